@@ -21,10 +21,10 @@ import tempfile
 import time
 
 from common import DEVICE, ROOT, card, write_shapes
+from decode import MEAN_CONTEXT
 
 SENTENCE = "The harbour was quiet, and the boats lay still under a sky without any wind at all. "
 HERE = pathlib.Path(__file__).resolve()
-MEAN_CONTEXT = 500  # of a batch's rows
 
 
 def main() -> None:

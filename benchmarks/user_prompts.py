@@ -249,7 +249,7 @@ def differing(before: dict[str, Any], now: dict[str, Any], on_gpu: bool) -> list
 
     Short windows are summed in another order, which a CPU shows in the last of 16 bits, twice if the sound came from a
     server. On a GPU windows that are decoded with others differ by some 1e-3 of a sound's norm; a single other code
-    makes a difference many times larger. Then an MP3 of the same take differs by up to 6 %: it rounds otherwise.
+    makes a difference many times larger. MP3s of two such sounds differ by up to 6 % of their norm.
     """
     if before.keys() != now.keys():
         return [f"{sorted(before)} before, {sorted(now)} now"]

@@ -75,7 +75,7 @@ class Voice:
     rows: int
     works: bool = False
     busy_until: float = 0.0
-    wakes_at: float = 0.0  # when it has rested; asked for once, or events would multiply
+    wakes_at: float = 0.0  # end of the rest that is on the agenda: once, or events would multiply
     calls: set[Sequence] = field(default_factory=set)
 
 

@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) atte
     Tile tile;
     load_keys(tile, keys, a, first_tile(a));
     load_values(tile, values, a, first_tile(a));
-    wait_on_dependent_grids();  // only qkv is of this step, and what follows
+    wait_on_dependent_grids();  // of what this kernel reads, only qkv comes from them
     place_qkv(a, s.qkv + (long long)a.row * QKV_SIZE, s.qk_norm, s.cos, s.sin, keys, values, sh);
     Partial result = combine_warps(attend_split(a, tile, keys, values, sh), sh);
     const bool has_query = threadIdx.x < GROUP * 32;
@@ -95,5 +95,5 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) atte
     }
     if (has_query) write_output(result, attended);
   }
-  wait_on_dependent_grids();  // also where there was no item: the next kernel waits for this one alone
+  wait_on_dependent_grids();  // blocks without items too: the next kernel waits for this one only
 }

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...cuda.kernel import Arguments, Limits
-from ...cuda.nvrtc import Module, compiler_version, launch
-from ...talker import Talker
-from ...talker.weight import Weight
-from .batch_product import ProductArgs, ProductShape, Scratch, TorchProducts
+from ...cuda.kernel import Limits
+from ...cuda.nvrtc import compiler_version
+from .batch_product import ProductBlock, ProductShape, cost
 
 CAPABILITY, TARGET = "90", "90a"  # the one that has wgmma, and its architecture for the compiler
 MIN_COMPILER = (12, 0)
@@ -49,9 +47,10 @@ class DenseShape(ProductShape):
         products = " ".join(f"PRODUCT({one.features},{one.stages})" for one in sorted({*self.tilings.values()}))
         return {"DENSE": 1, "ROW_TILES": self.row_tiles, "PRODUCTS": products}
 
-    def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
-        """Make the products."""
-        return DenseProducts(talker, scratch, module, self, limits)
+    def block(self, name: str, features: int) -> ProductBlock:
+        """Return the block that computes a product of so many features."""
+        tiling = self.tilings[name]
+        return ProductBlock(f"product_{tiling.features}", tiling.features, THREADS, self.shared(tiling))
 
 
 def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> ProductShape:
@@ -69,38 +68,9 @@ def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]])
         fitting = [Tiling(one, count) for one, count in stages.items() if count > 2 and one <= features]
         if not fitting:
             return ProductShape()
-        tilings[name] = min(fitting, key=lambda one: _cost(one, features, PARTS[name], limits.multiprocessors))
+        tilings[name] = min(fitting, key=lambda one: cost(one.features, features, PARTS[name], limits.multiprocessors))
     return DenseShape(row_tiles, tilings)
-
-
-def _cost(tiling: Tiling, features: int, parts: int, multiprocessors: int) -> tuple[int, int]:
-    """Return the features of the busiest multiprocessor. Ties go to larger blocks, which read fewer inputs."""
-    items = -(-features // tiling.features) * parts
-    return -(-items // multiprocessors) * tiling.features, -tiling.features
 
 
 def _stage_bytes(row_tiles: int, features: int) -> int:
     return (8 * row_tiles + features) * 128
-
-
-class DenseProducts(TorchProducts):
-    """The layers' products by our kernels, the head's by torch."""
-
-    def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: DenseShape, limits: Limits) -> None:
-        super().__init__(talker, scratch, shape.parts)
-        self._shape, self._limits = shape, limits
-        self._functions = {
-            one: module.function(f"product_{one.features}", shape.shared(one)) for one in shape.tilings.values()
-        }
-        self._calls = [{name: self._call(name, weight) for name, weight in one.items()} for one in self._weights]
-
-    def _call(self, name: str, weight: Weight) -> tuple[int, Arguments]:
-        """Return (number of blocks, argument) of a launch."""
-        (features, width), (x, out), parts = weight.shape, self._operands[name], self._shape.parts[name]
-        argument = ProductArgs.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
-        items = -(-features // self._shape.tilings[name].features) * parts
-        return min(self._limits.multiprocessors, items), argument
-
-    def run(self, name: str, index: int) -> None:
-        tiling, (blocks, argument) = self._shape.tilings[name], self._calls[index][name]
-        launch(self._functions[tiling], blocks, THREADS, argument, shared=self._shape.shared(tiling), overlapping=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -46,8 +47,8 @@ class TorchProducts:
         self._head, self._scratch = talker.head_codes, scratch
         self._operands = {}
         for name, (x, out) in _OPERANDS.items():
-            to = scratch[out]
-            self._operands[name] = scratch[x], to if to.dim() == 2 else to[: parts[name]]
+            to, count = scratch[out], parts[name]
+            self._operands[name] = scratch[x], to if to.dim() == 2 else to[:count] if count > 1 else to[0]
         self._weights = [
             {"qkv": layer.qkv, "out": layer.out, "gate_up": layer.code.gate_up, "down": layer.code.down}
             for layer in talker.layers
@@ -55,15 +56,22 @@ class TorchProducts:
 
     def run(self, name: str, index: int) -> None:
         """Multiply by the matrix `name` of layer `index`."""
-        (x, out), weight = self._operands[name], self._weights[index][name]
-        if out.dim() == 2 or len(out) == 1:
-            linear(x, weight, out.view(len(x), -1))
-        else:
-            split_linear(x, weight, out)
+        x, out = self._operands[name]
+        multiply = linear if out.dim() == 2 else split_linear
+        multiply(x, self._weights[index][name], out)
 
     def head(self) -> None:
         """Multiply scratch h -> head."""
         linear(self._scratch["h"], self._head, self._scratch["head"])
+
+
+class ProductBlock(NamedTuple):
+    """A kernel of ours, and what one of its blocks needs."""
+
+    kernel: str
+    features: int  # of the output that it computes at a time
+    threads: int
+    shared: int  # bytes of dynamic shared memory
 
 
 class ProductShape:
@@ -78,8 +86,14 @@ class ProductShape:
         """Return the compiler options."""
         return {}
 
+    def block(self, name: str, features: int) -> ProductBlock:
+        """Return the block that computes a product of so many features. Only for products of ours."""
+        raise NotImplementedError
+
     def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
         """Make the products."""
+        if self.is_ours:
+            return OurProducts(talker, scratch, module, self, limits)
         return TorchProducts(talker, scratch, self.parts)
 
 
@@ -101,11 +115,12 @@ class QuantisedShape(ProductShape):
 
     def tiles(self, features: int, parts: int) -> int:
         """Return the tiles per unit that give the busiest block the least work. Ties go to more tiles."""
-        return min(self.depths, key=lambda tiles: (self._most_tiles(features, parts, tiles), -tiles))
+        return min(self.depths, key=lambda tiles: cost(16 * tiles, features, parts, self.multiprocessors))
 
-    def _most_tiles(self, features: int, parts: int, tiles: int) -> int:
-        units = -(-features // (16 * tiles)) * parts
-        return -(-units // self.multiprocessors) * tiles
+    def block(self, name: str, features: int) -> ProductBlock:
+        """Return the block that computes a product of so many features."""
+        tiles = self.tiles(features, self.parts[name])
+        return ProductBlock(f"product_{tiles}", 16 * tiles, THREADS, self.shared)
 
     def defines(self) -> dict[str, object]:
         """Return the compiler options."""
@@ -117,10 +132,6 @@ class QuantisedShape(ProductShape):
             "PRODUCT_THREADS": THREADS,
             "PRODUCT_SHARED": self.shared,
         }
-
-    def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
-        """Make the products."""
-        return QuantisedProducts(talker, scratch, module, self, limits)
 
 
 def quantised_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> ProductShape:
@@ -150,23 +161,36 @@ def _sum_bytes(row_tiles: int) -> int:
     return THREADS // 32 * 8 * row_tiles * (16 + 4) * 4 + _MAX_TILES * 16 * 4
 
 
-class QuantisedProducts(TorchProducts):
+def num_items(of_block: int, features: int, parts: int) -> int:
+    """Return the work items of a product whose blocks compute `of_block` features of one part at a time."""
+    return -(-features // of_block) * parts
+
+
+def cost(of_block: int, features: int, parts: int, multiprocessors: int) -> tuple[int, int]:
+    """Return the features of the busiest multiprocessor. Ties go to larger blocks, which read fewer inputs."""
+    return -(-num_items(of_block, features, parts) // multiprocessors) * of_block, -of_block
+
+
+class OurProducts(TorchProducts):
     """The layers' products by our kernels, the head's by torch. Padding rows are zero."""
 
-    def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: QuantisedShape, limits: Limits) -> None:
-        super().__init__(talker, scratch)
-        self._shape, self._limits = shape, limits
-        self._functions = {tiles: module.function(f"product_{tiles}", shape.shared) for tiles in shape.depths}
-        self._calls = [{name: self._call(name, weight) for name, weight in one.items()} for one in self._weights]
+    def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: ProductShape, limits: Limits) -> None:
+        super().__init__(talker, scratch, shape.parts)
+        self._limits = limits
+        self._blocks = {name: shape.block(name, weight.shape[0]) for name, weight in self._weights[0].items()}
+        self._functions = {one.kernel: module.function(one.kernel, one.shared) for one in {*self._blocks.values()}}
+        self._calls = [
+            {name: self._call(name, weight, shape.parts[name]) for name, weight in weights.items()}
+            for weights in self._weights
+        ]
 
-    def _call(self, name: str, weight: Weight) -> tuple[ctypes.c_void_p, int, Arguments]:
-        """Return (kernel, blocks, argument) of a launch."""
-        (features, width), (x, out), parts = weight.shape, self._operands[name], PARTS[name]
-        tiles = self._shape.tiles(features, parts)
+    def _call(self, name: str, weight: Weight, parts: int) -> tuple[int, Arguments]:
+        """Return (number of blocks, argument) of a launch."""
+        (features, width), (x, out) = weight.shape, self._operands[name]
         argument = ProductArgs.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
-        units = -(-features // (16 * tiles)) * parts
-        return self._functions[tiles], min(self._shape.multiprocessors, units), argument
+        return min(self._limits.multiprocessors, num_items(self._blocks[name].features, features, parts)), argument
 
     def run(self, name: str, index: int) -> None:
-        function, blocks, argument = self._calls[index][name]
-        launch(function, blocks, THREADS, argument, shared=self._shape.shared, overlapping=self._limits.overlapping)
+        block, (blocks, argument) = self._blocks[name], self._calls[index][name]
+        function, overlapping = self._functions[block.kernel], self._limits.overlapping
+        launch(function, blocks, block.threads, argument, shared=block.shared, overlapping=overlapping)

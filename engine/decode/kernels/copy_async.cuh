@@ -1,6 +1,6 @@
 // Asynchronous copies to shared memory, in groups. Part of batch.cu and prompt.cu.
 
-template <int BYTES, bool IN_L1 = true>
+template <int BYTES, bool IN_L1 = true>  // L1 serves only what a block reads again
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   const u32 at = (u32)__cvta_generic_to_shared(to);
