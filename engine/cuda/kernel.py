@@ -57,7 +57,7 @@ class Arguments(ctypes.Structure):
     kinds: dict[str, Any] = {}  # field -> dtype of the tensor it points to, or a C type
 
     @classmethod
-    def of(cls, **values: torch.Tensor | int | None) -> Arguments:
+    def of(cls, **values: torch.Tensor | float | ctypes.Structure | None) -> Arguments:
         """Return the structure with these values. Tensors must outlive it.
 
         Raises TypeError if a field is missing or unknown, or if a tensor has another dtype or is not contiguous. The
@@ -68,7 +68,7 @@ class Arguments(ctypes.Structure):
         return cls(**{name: cls._word(name, value) for name, value in values.items()})
 
     @classmethod
-    def _word(cls, name: str, value: torch.Tensor | int | None) -> int | None:
+    def _word(cls, name: str, value: torch.Tensor | float | ctypes.Structure | None) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         kind = cls.kinds[name]

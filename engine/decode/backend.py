@@ -62,6 +62,7 @@ class Backend:
         self.talker, self.state = talker, state
         self._decode_kernel, self._sample_kernel, self._reason = decode_kernel, sample_kernel, reason
         state.cache.zero_empty = decode_kernel is None
+        state.start_by = sample_kernel.start_row if sample_kernel else None
 
     @property
     def has_kernels(self) -> bool:
@@ -108,4 +109,5 @@ class Backend:
                 kernel.close()
         self._sample_kernel = self._decode_kernel = None
         with contextlib.suppress(AttributeError):  # already closed
+            self.state.start_by = None
             del self.talker, self.state

@@ -38,6 +38,10 @@ class KVCache(Buffers):
     def start(self, row: int, prompt_length: int) -> None:
         """Set a row's position after its prompt, which fills its first slots."""
         self.set_row(row, prompt_length=prompt_length, position=prompt_length)
+        self.clear_empty(row, prompt_length)
+
+    def clear_empty(self, row: int, prompt_length: int) -> None:
+        """Clear the slots after a row's prompt, if the backend needs that."""
         if self.zero_empty and not self.tells_filled:
             self.values[:, row, :, prompt_length:].zero_()
 

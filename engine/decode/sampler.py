@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -61,18 +62,21 @@ class Sampler(Buffers):
         self.codebook.copy_(self.count("K"))
         self.factors.copy_(multipliers())
 
+    @staticmethod
+    def row_values(params: SamplingParams, index: int) -> dict[str, Any]:
+        """Return a row's sampling parameters by buffer. `index` distinguishes sequences with the same seed."""
+        return {
+            "inverse_temperature": 1.0 if params.greedy else 1.0 / params.temperature,
+            "noise_scale": 0.0 if params.greedy else 1.0,
+            "top_p": KEEP_ALL if params.top_p >= 1 else params.top_p,
+            "top_k_index": min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1,
+            "suppress_specials": params.ban_specials,
+            "sequence_index": index,
+        }
+
     def start(self, row: int, params: SamplingParams, index: int) -> None:
-        """Set a row's sampling parameters. `index` distinguishes sequences with the same seed."""
-        self.set_row(
-            row,
-            inverse_temperature=1.0 if params.greedy else 1.0 / params.temperature,
-            noise_scale=0.0 if params.greedy else 1.0,
-            top_p=KEEP_ALL if params.top_p >= 1 else params.top_p,
-            top_k_index=min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1,
-            suppress_specials=params.ban_specials,
-            sequence_index=index,
-            finite=True,
-        )
+        """Set a row's sampling parameters."""
+        self.set_row(row, finite=True, **self.row_values(params, index))
         send(round_keys(params.seed), self.round_keys[row])
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:

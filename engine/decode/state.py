@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from ..core.config import RAS_WINDOW
+from ..core.config import RAS_WINDOW, SamplingParams
 from ..core.sequence import Sequence
 from ..device.buffers import Buffers
 from ..device.torch_names import storage_id
@@ -51,6 +53,7 @@ class DecodeState:
         self.sampler: Sampler = kind(sizes, device, dtype)
         self.work = Work(sizes, device, dtype)
         self.work.eps.fill_(config.norm_eps)
+        self.start_by: Callable[[int, int, int, SamplingParams, int], None] | None = None  # a kernel that starts rows
 
     @property
     def logits(self) -> torch.Tensor:
@@ -74,9 +77,14 @@ class DecodeState:
     def start_row(self, row: int, sequence: Sequence) -> None:
         """Prepare a row for a sequence's first step. The prompt must be in the cache."""
         params, length = sequence.params, len(sequence)
-        self.cache.start(row, length)
-        self.delay.start(row, min(params.max_frames + self.config.codebooks - 1, self.max_seq_len - length))
-        self.sampler.start(row, params, sequence.index)
+        limit = min(params.max_frames + self.config.codebooks - 1, self.max_seq_len - length)
+        if self.start_by is None:
+            self.cache.start(row, length)
+            self.delay.start(row, limit)
+            self.sampler.start(row, params, sequence.index)
+        else:
+            self.start_by(row, length, limit, params, sequence.index)
+            self.cache.clear_empty(row, length)
         if isinstance(self.sampler, RepetitionAwareSampler):
             columns = [columns for _, columns in sequence.audio]
             none = torch.empty((0, self.config.codebooks), dtype=torch.int64)

@@ -114,3 +114,41 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
 #endif
   embed(s, b, code);
 }
+
+struct StartArgs {
+  SampleArgs state;
+  float inverse_temperature, noise_scale, top_p;
+  int suppress_specials;
+  i64 top_k_index, sequence_index, prompt_length, max_generated, row;
+  u64 seed;
+};
+static_assert(sizeof(StartArgs) == SIZEOF_StartArgs, "sample.py fills another structure");
+
+// Prepares a row for a sequence's first step. One block, so that the host passes one launch instead of many copies.
+extern "C" __global__ void __launch_bounds__(THREADS) start_row(const StartArgs a) {
+  const SampleArgs& s = a.state;
+  const i64 b = a.row;
+  const u32 i = threadIdx.x;
+  if (i < CODEBOOKS) {
+    s.output[b * CODEBOOKS + i] = BOC;
+    s.top_k_index[b * CODEBOOKS + i] = a.top_k_index;
+  }
+  if (i < ROUNDS) {
+    i64* keys = s.round_keys + (b * ROUNDS + i) * 2;
+    keys[0] = (u32)a.seed + i * WEYL0;
+    keys[1] = (u32)(a.seed >> 32) + i * WEYL1;
+  }
+  if (i) return;
+  s.prompt_length[b] = s.position[b] = a.prompt_length;
+  s.num_generated[b] = 0;
+  s.max_generated[b] = a.max_generated;
+  s.countdown[b] = -1;
+  s.done[b] = a.max_generated <= 0;
+  s.ended[b] = 0;
+  s.inverse_temperature[b] = a.inverse_temperature;
+  s.noise_scale[b] = a.noise_scale;
+  s.top_p[b] = a.top_p;
+  s.suppress_specials[b] = a.suppress_specials;
+  s.sequence_index[b] = a.sequence_index;
+  s.finite[b] = 1;
+}

@@ -1,4 +1,7 @@
-"""Sampling, delay pattern and embedding as one CUDA kernel (sample.cu). Torch twin: step.sample and Talker.embed."""
+"""Sampling, delay pattern and embedding as one CUDA kernel, and the start of a row as another (sample.cu).
+
+Torch twins: step.sample and Talker.embed, DecodeState.start_row.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import pathlib
 import torch
 
 from ...core.codes import BOC, EOC
+from ...core.config import SamplingParams
 from ...cuda.kernel import ANY, Arguments, CudaKernel, Limits, first_reason, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES, Talker
 from ...talker.config import ModelConfig
 from ..philox import ROUNDS
-from ..sampler import NOISE_STREAM
+from ..sampler import NOISE_STREAM, Sampler
 from ..state import DecodeState
 
 SOURCE = pathlib.Path(__file__).with_name("sample.cu")
@@ -46,6 +50,20 @@ SampleArgs = structure(
     finite=BOOL,
     max_seq_len=ctypes.c_int,
 )
+StartArgs = structure(
+    "StartArgs",
+    state=SampleArgs,
+    inverse_temperature=ctypes.c_float,
+    noise_scale=ctypes.c_float,
+    top_p=ctypes.c_float,
+    suppress_specials=ctypes.c_int,
+    top_k_index=ctypes.c_longlong,
+    sequence_index=ctypes.c_longlong,
+    prompt_length=ctypes.c_longlong,
+    max_generated=ctypes.c_longlong,
+    row=ctypes.c_longlong,
+    seed=ctypes.c_ulonglong,
+)
 _OF_REPEATS = {"repeat_limit", "window_mask", "history"}
 
 
@@ -66,7 +84,7 @@ def defines(config: ModelConfig, dtype: torch.dtype, window: int) -> tuple[str, 
         "RESAMPLES_REPEATS": int(family.resamples_repeats),
         "BF16": int(dtype == torch.bfloat16),
     }
-    return options(values, SampleArgs)
+    return options(values, SampleArgs, StartArgs)
 
 
 def threads(config: ModelConfig) -> int:
@@ -98,12 +116,26 @@ class SampleKernel(CudaKernel):
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         self._grid, self._block, self._argument = state.batch, threads(config), arguments(talker, state)
         super().__init__(SOURCE, Limits.of(device).capability, defines(config, talker.dtype, window))
-        self._function = self._module.function("sample_step")
+        self._function, self._start = (self._module.function(name) for name in ("sample_step", "start_row"))
         with self._first_launch():
             self.run()
 
     def run(self) -> None:
         launch(self._function, self._grid, self._block, self._argument)
+
+    def start_row(self, row: int, length: int, limit: int, params: SamplingParams, index: int) -> None:
+        """Prepare a row for its first step, after a prompt of `length` positions, with at most `limit` outputs."""
+        launch(self._start, 1, self._block, start_arguments(self._argument, row, length, limit, params, index))
+
+
+def start_arguments(
+    state: Arguments, row: int, length: int, limit: int, params: SamplingParams, index: int
+) -> Arguments:
+    """Return the argument of `start_row`. state: of a step."""
+    values = Sampler.row_values(params, index)
+    return StartArgs.of(
+        state=state, row=row, prompt_length=length, max_generated=limit, seed=params.seed & 0xFFFFFFFFFFFFFFFF, **values
+    )
 
 
 def arguments(talker: Talker, state: DecodeState) -> Arguments:

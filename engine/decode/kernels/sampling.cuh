@@ -22,9 +22,12 @@ typedef float4 Four;
 #endif
 
 struct SampleArgs {
-  const float *logits, *inverse_temperature, *noise_scale, *top_p, *repeat_limit;
-  const i64 *top_k_index, *sequence_index, *round_keys, *prompt_length, *max_generated;
-  const u8 *suppress_specials, *window_mask;
+  const float* logits;
+  float *inverse_temperature, *noise_scale, *top_p;
+  const float* repeat_limit;
+  i64 *top_k_index, *sequence_index, *round_keys, *prompt_length, *max_generated;
+  u8* suppress_specials;
+  const u8* window_mask;
   const Weight* embed;
   Weight* x;
   i64 *output, *outputs, *history, *num_generated, *position, *countdown;
@@ -32,6 +35,8 @@ struct SampleArgs {
   int max_seq_len;
 };
 static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs && THREADS == CODEBOOKS * 32, "sample.py fits another kernel");
+
+constexpr u32 WEYL0 = 0x9E3779B9u, WEYL1 = 0xBB67AE85u;  // added to Philox's keys each round
 
 struct Row {  // state of a batch row before this frame
   u32 num_generated, sequence, key0, key1;
@@ -191,7 +196,7 @@ __device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad,
     const u32 high0 = __umulhi(0xD2511F53u, a), low0 = 0xD2511F53u * a;
     const u32 high1 = __umulhi(0xCD9E8D57u, c), low1 = 0xCD9E8D57u * c;
     a = high1 ^ b ^ key0, b = low1, c = high0 ^ d ^ key1, d = low0;
-    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    key0 += WEYL0, key1 += WEYL1;
   }
   word[0] = a, word[1] = b, word[2] = c, word[3] = d;
 }

@@ -26,11 +26,16 @@ class Emulated:
     def __init__(self, emulate, talker, state):
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         options = sample.defines(talker.config, talker.dtype, window)
-        self._run = emulate(sample.SOURCE, "sample_step", "SampleArgs", 32 * talker.config.codebooks, options)
+        threads = 32 * talker.config.codebooks
+        self._run = emulate(sample.SOURCE, "sample_step", "SampleArgs", threads, options)
+        self._start = emulate(sample.SOURCE, "start_row", "StartArgs", threads, options)
         self._argument, self._rows = sample.arguments(talker, state), state.batch
 
     def run(self):
         self._run(self._argument, self._rows)
+
+    def start_row(self, *given):
+        self._start(sample.start_arguments(self._argument, *given), 1)
 
     def close(self):
         """Do nothing: no resources are held."""
