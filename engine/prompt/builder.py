@@ -261,4 +261,5 @@ class _Writer:
 
     def _flush(self) -> None:
         text, self._text = self._text, ""
-        self._ids += self._vocabulary.encode(text, self.warn)
+        if text:
+            self._ids += self._vocabulary.encode(text, self.warn)

@@ -7,6 +7,7 @@ factor of two, so use estimates for chunks and progress, never to stop speech.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import unicodedata
@@ -67,6 +68,7 @@ def is_syllabic(character: str) -> bool:
     return _SYLLABIC_CHARACTER.match(character) is not None
 
 
+@functools.lru_cache(maxsize=32)  # a request asks several times
 def estimate_seconds(text: str) -> float:
     """Estimate the seconds of speech. Tags are silent except for pauses."""
     return sum(_seconds_each(text, _mask(text)))
