@@ -1,12 +1,14 @@
 """Fills on the host: pieces of prompts, their packing, and the int32 words that the kernels read. Launches nothing.
 
 A fill is a launch of a fixed size, which may hold several sequences. A sequence's own lengths alone decide how it is
-cut and which size each piece needs, so its codes do not depend on the sequences beside it.
+cut. Its pieces share fills only as far as that does not change their bits, so its codes do not depend on the sequences
+beside it.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +21,7 @@ from ..talker import Talker
 from ..talker.config import ModelConfig
 from ..talker.family import FAMILIES
 from ..talker.prefill import look_up
-from .kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, Layout, PromptKernel, Size, size_for
+from .kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, Layout, PromptKernel, Sharing, Size, size_for
 from .state import DecodeState
 
 
@@ -59,26 +61,37 @@ class Piece:
         return [replace(self, start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
 
 
-def pack(config: ModelConfig, pieces: Iterable[Piece], together: bool = True) -> Iterator[tuple[Size, list[Piece]]]:
+def pack(config: ModelConfig, pieces: Iterable[Piece], sharing: Sharing) -> Iterator[tuple[Size, list[Piece]]]:
     """Yield fills that hold the pieces: long ones are cut, and each sequence's come in order.
 
-    Pieces of the same size share a fill while they fit into it, unless `together` is false.
+    Pieces share a fill as far as `sharing` allows and while they fit into one.
     """
     for wave in itertools.zip_longest(*(piece.cut() for piece in pieces)):
-        filling: dict[Size, list[Piece]] = {}
+        filling: dict[Size | None, list[Piece]] = {}
         for piece in filter(None, wave):
-            size = Size(*map(size_for, piece.counts(config)))
+            size = None if sharing is Sharing.ANY_SIZES else _size_of(config, [piece])
             held = filling.setdefault(size, [])
-            if held and not (together and _fits(config, size, [*held, piece])):
-                yield size, held
+            if held and (sharing is Sharing.NONE or not _fits(config, size, [*held, piece])):
+                yield _size_of(config, held), held
                 held = filling[size] = []
             held.append(piece)
-        yield from filling.items()
+        for held in filling.values():
+            yield _size_of(config, held), held
 
 
-def _fits(config: ModelConfig, size: Size, pieces: list[Piece]) -> bool:
-    text, code = (sum(counts) for counts in zip(*(piece.counts(config) for piece in pieces), strict=True))
-    return text <= size.text and code <= size.code and len(pieces) <= MAX_ENDS
+def _counts(config: ModelConfig, pieces: list[Piece]) -> list[int]:
+    return [sum(counts) for counts in zip(*(piece.counts(config) for piece in pieces), strict=True)]
+
+
+def _size_of(config: ModelConfig, pieces: list[Piece]) -> Size:
+    return Size(*map(size_for, _counts(config, pieces)))
+
+
+def _fits(config: ModelConfig, size: Size | None, pieces: list[Piece]) -> bool:
+    """True if a fill of the size, or of the largest one, can hold them."""
+    counts = _counts(config, pieces)
+    fits = sum(counts) <= MAX_POSITIONS if size is None else all(map(operator.le, counts, size))
+    return fits and len(pieces) <= MAX_ENDS
 
 
 class Fill:

@@ -156,7 +156,7 @@ class Prefill:
     def _packed(self, pieces: list[Piece], kernel: PromptKernel | None) -> Iterator[tuple[Size, list[Piece]]]:
         if kernel is None:
             return ((Size(piece.stop - piece.start, 0), [piece]) for piece in pieces)
-        return pack(self._talker.config, pieces, kernel.is_even)
+        return pack(self._talker.config, pieces, kernel.sharing)
 
     def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
         talker = self._talker

@@ -5,7 +5,7 @@ import torch
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.fill import Fill, Piece, pack
 from higgs_tts.engine.decode.kernels import prompt
-from higgs_tts.engine.decode.kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, SIZES, Size
+from higgs_tts.engine.decode.kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, SIZES, Sharing, Size
 
 
 def sequence_of(config, text, codes=0, tail=0):
@@ -17,10 +17,10 @@ def whole(sequence, row=0):
     return Piece(sequence, row, 0, len(sequence))
 
 
-def packed(config, *sequences, **options):
+def packed(config, *sequences, sharing=Sharing.EQUAL_SIZES):
     """(size, [(row, start, stop), ...]) of each fill."""
     pieces = [whole(sequence, row) for row, sequence in enumerate(sequences)]
-    return [(size, [(one.row, one.start, one.stop) for one in held]) for size, held in pack(config, pieces, **options)]
+    return [(size, [(one.row, one.start, one.stop) for one in held]) for size, held in pack(config, pieces, sharing)]
 
 
 @pytest.fixture
@@ -50,13 +50,29 @@ def test_prompts_of_one_size_share_a_fill_while_they_fit(v3):
         (Size(128, 0), [(0, 0, 50), (1, 0, 60), (2, 0, 18)]),
         (Size(128, 0), [(3, 0, 1)]),
     ]
-    assert [held for _, held in packed(v3, *short, together=False)] == [
+    assert [held for _, held in packed(v3, *short, sharing=Sharing.NONE)] == [
         [(row, 0, len(one))] for row, one in enumerate(short)
     ]
 
 
-def test_ends_of_a_fill_stay_within_its_room(v3):
-    fills = packed(v3, *(sequence_of(v3, 2) for _ in range(MAX_ENDS + 3)))
+def test_prompts_of_any_size_share_the_largest_fill(v3, v2):
+    mixed = [sequence_of(v3, length) for length in (91, 200, 130, 90, 2, 700)]
+    assert packed(v3, *mixed, sharing=Sharing.ANY_SIZES) == [
+        (Size(512, 0), [(0, 0, 91), (1, 0, 200), (2, 0, 130), (3, 0, 90)]),
+        (Size(128, 0), [(4, 0, 2)]),
+        (Size(512, 0), [(5, 0, 512)]),
+        (Size(256, 0), [(5, 512, 700)]),
+    ]
+    mixed = [sequence_of(v2, *counts) for counts in ((20, 0), (30, 250), (100, 90), (3, 200))]
+    assert packed(v2, *mixed, sharing=Sharing.ANY_SIZES) == [
+        (Size(256, 384), [(0, 0, 20), (1, 0, 280), (2, 0, 190)]),
+        (Size(128, 256), [(3, 0, 203)]),
+    ]
+
+
+@pytest.mark.parametrize("sharing", [Sharing.EQUAL_SIZES, Sharing.ANY_SIZES])
+def test_ends_of_a_fill_stay_within_its_room(v3, sharing):
+    fills = packed(v3, *(sequence_of(v3, 2) for _ in range(MAX_ENDS + 3)), sharing=sharing)
     assert [len(held) for _, held in fills] == [MAX_ENDS, 3]
 
 
@@ -71,7 +87,7 @@ def test_a_long_prompt_is_cut_and_its_pieces_come_in_order(v3):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_prompt_s_cuts_and_sizes_do_not_depend_on_the_others(small, family):
+def test_cuts_and_equal_sizes_do_not_depend_on_other_prompts(small, family):
     config = small.config(family)
     prompts = [
         sequence_of(config, text, codes, tail)

@@ -1,13 +1,15 @@
 """CUDA kernels that prefill, between torch's matrix products. The torch twin is Talker.fill.
 
 A fill has a fixed number of places, full or not. So each matrix always meets the same cuBLAS kernel, and a place's
-result depends neither on its number nor on the other places.
+result depends neither on its number nor on the other places. Where it does not depend on the size either, sequences of
+any sizes share a fill.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import pathlib
 from typing import NamedTuple
 
@@ -40,6 +42,14 @@ class Layout(NamedTuple):
     @property
     def words(self) -> int:
         return 12 + 2 * self.places + 2 * self.groups + 2 * MAX_ENDS + self.places * self.books
+
+
+class Sharing(enum.Enum):
+    """Which sequences may share a fill without a change of their bits."""
+
+    NONE = 0
+    EQUAL_SIZES = 1
+    ANY_SIZES = 2
 
 
 class Size(NamedTuple):
@@ -111,7 +121,7 @@ class PromptKernel(CudaKernel):
 
     Allocates its scratch when constructed. `run` allocates nothing and can be captured.
 
-    is_even: True if cuBLAS computes equal rows of a product to equal bits. Otherwise a fill must hold one sequence.
+    sharing: what cuBLAS's products allow, as measured here.
     """
 
     name = "CUDA kernels for prompts"
@@ -132,7 +142,7 @@ class PromptKernel(CudaKernel):
         self._make_arguments()
         with self._first_launch():
             self.run(sizes_of(config)[0])  # an empty fill
-            self.is_even = self._is_even()
+            self.sharing = self._sharing()
 
     @staticmethod
     def make_scratch(config: ModelConfig, device: torch.device) -> dict[str, torch.Tensor]:
@@ -150,6 +160,7 @@ class PromptKernel(CudaKernel):
         new = {name: torch.zeros(where.places, width, device=device, dtype=BF16) for name, width in widths.items()}
         new["head"] = torch.zeros(MAX_ENDS, config.codebooks * config.code_vocab, device=device, dtype=BF16)
         new["x"] = torch.zeros(where.places, config.hidden, device=device)
+        new["zeros"] = torch.zeros(config.hidden, device=device, dtype=BF16)
         new["fill"] = torch.full((where.words,), -1, device=device, dtype=INT32)  # nothing in any place
         return new
 
@@ -201,45 +212,60 @@ class PromptKernel(CudaKernel):
                     argument = SwigluArgs.of(gate_up=gate_up, act=act, rows=count)
                     blocks = -(-count * config.intermediate // (8 * SWIGLU_THREADS))
                     self._launch("swiglu", blocks, SWIGLU_THREADS, argument)
-                    self._product(act, expert.down, delta)
+                    self._down(act, expert.down, delta)
             if index + 1 < len(self._talker.layers):
                 self._launch("add_norm", size.places, norm_threads(config), next(norms))
         self._launch("norm_ends", MAX_ENDS, norm_threads(config), self._ends)
         linear(self.scratch["h"][:MAX_ENDS], self._talker.head_codes, self.scratch["head"])
         self._launch("place_logits", MAX_ENDS, _COPY_THREADS, self._logits)
 
-    def _is_even(self) -> bool:
-        """Return True if equal rows come out equal in every product of a fill of any size."""
+    def _sharing(self) -> Sharing:
+        """Compare the rows of every product: equal ones of a size, and the same ones in fills of all sizes."""
         layer, sizes = self._talker.layers[0], sizes_of(self._talker.config)
         whole, kinds = {size.places for size in sizes}, {count for size in sizes for count in size if count}
         products = [
-            ("h", layer.qkv, "qkv", whole),
-            ("attended", layer.out, "delta", whole),
-            ("h", layer.text.gate_up, "gate_up", kinds),  # codes have matrices of the same shape
-            ("act", layer.text.down, "delta", kinds),
-            ("h", self._talker.head_codes, "head", {MAX_ENDS}),
+            (self._product, "h", layer.qkv, "qkv", whole),
+            (self._product, "attended", layer.out, "delta", whole),
+            (self._product, "h", layer.text.gate_up, "gate_up", kinds),  # codes have matrices of the same shape
+            (self._down, "act", layer.text.down, "delta", kinds),
+            (self._product, "h", self._talker.head_codes, "head", {MAX_ENDS}),
         ]
-        for x, weight, out, counts in products:
+        sharing = Sharing.ANY_SIZES
+        for multiply, x, weight, out, counts in products:
+            rows, results, fewest = self.scratch[x], self.scratch[out], min(counts)
             for count in counts:
-                rows, results = self.scratch[x][:count], self.scratch[out][:count]
-                rows.copy_(torch.arange(rows.shape[1], device=rows.device).sin())
-                self._product(rows, weight, results)
-                if not bool((results == results[:1]).all()):
-                    return False
-        return True
+                rows[:count] = torch.arange(rows.shape[1], device=rows.device).sin()
+                multiply(rows[:count], weight, results[:count])
+                if not bool((results[:count] == results[:1]).all()):
+                    return Sharing.NONE
+            rows.normal_(generator=torch.Generator(rows.device).manual_seed(0))
+            seen = None
+            for count in counts:
+                multiply(rows[:count], weight, results[:count])
+                seen = results[:fewest].clone() if seen is None else seen
+                if not torch.equal(results[:fewest], seen):
+                    sharing = Sharing.EQUAL_SIZES
+        return sharing
+
+    def _down(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
+        """Compute out = x @ W.T with cuBLASLt, as torch does for a bias. cuBLAS would split the inputs of few rows."""
+        torch.addmm(self.scratch["zeros"], x, self._matrix(weight).t(), out=out)
 
     def _product(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
-        """Compute out = x @ W.T. A quantised matrix is dequantised to bf16 first."""
+        """Compute out = x @ W.T."""
+        torch.mm(x, self._matrix(weight).t(), out=out)
+
+    def _matrix(self, weight: Weight) -> torch.Tensor:
+        """Return the matrix in bf16. A quantised one is dequantised into room that the next one takes again."""
         if not FORMATS[weight.format].quantize:
-            linear(x, weight, out)
-            return
+            return weight.dense(BF16)
         rows, width = weight.shape
         assert weight.scratch is not None, "a talker gives its quantised weights room"
         matrix = weight.scratch[: rows * width * 2].view(BF16).view(rows, width)
         argument = WidenArgs.of(weights=weight.data, out=matrix, width=width, rows=rows)
         blocks = -(-rows * width // (512 * (_COPY_THREADS // 32)))
         self._launch("widen", blocks, _COPY_THREADS, argument)
-        torch.mm(x, matrix.t(), out=out)
+        return matrix
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments) -> None:
         launch(self._kernels[name], grid, block, argument)

@@ -116,7 +116,7 @@ def prompt_of(config, seed, text, frames, tail):
 
 def fill(talker, kernels, state, pieces):
     """Runs the pieces as one fill."""
-    ((size, held),) = pack(state.config, pieces)
+    ((size, held),) = pack(state.config, pieces, prompt_module.Sharing.EQUAL_SIZES)
     Fill(state.config, kernels.layout, size, held).upload(talker, kernels, state)
     kernels.run(size)
 
