@@ -116,5 +116,8 @@ class Weight:
 
 
 def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Return the bytes of scratch that a quantised matrix of this shape needs if torch computes in `dtype`."""
-    return math.prod(shape) * dtype.itemsize + math.prod(shape) // 2
+    """Return the bytes of scratch that a quantised matrix of this shape needs if torch computes in `dtype`.
+
+    Behind it is room for what dequantising spares, or for a matrix of half the size in bf16.
+    """
+    return math.prod(shape) * (dtype.itemsize + 1)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import functools
 import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ from ...talker.config import ModelConfig
 from ...talker.ops.linear import linear
 from ...talker.weight import FORMATS, Weight
 from .batch import SWIGLU_THREADS, SwigluArgs, norm_threads
+from .matrices import Matrices, WidenedMatrices, rooms_of, weights_of
 from .single import BF16, FP32, INT32, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("prompt.cu")
@@ -30,6 +33,8 @@ MAX_POSITIONS = SIZES[-1]  # of a fill
 MAX_ENDS = 16  # positions of a fill whose logits are wanted
 QUERIES = 16  # places of a group, at most
 _PLACE_THREADS, _COPY_THREADS = 256, 256
+
+Multiply = Callable[..., torch.Tensor]  # like torch.mm
 
 
 class Layout(NamedTuple):
@@ -140,6 +145,10 @@ class PromptKernel(CudaKernel):
         names += ["widen"] if FORMATS[self._weights].quantize else []
         self._kernels = {name: self._module.function(name) for name in names}
         self._make_arguments()
+        self._rooms = rooms_of(talker)
+        self._side = torch.cuda.Stream(device) if self._rooms and device.type == "cuda" else None
+        # By cuBLASLt, as torch does for a bias: cuBLAS would split the inputs of few rows.
+        self._down = functools.partial(torch.addmm, self.scratch["zeros"])
         with self._first_launch():
             self.run(sizes_of(config)[0])  # an empty fill
             self.sharing = self._sharing()
@@ -196,23 +205,28 @@ class PromptKernel(CudaKernel):
     def run(self, size: Size) -> None:
         """Run the fill in the scratch, which has that size."""
         s = {name: tensor[: size.places] for name, tensor in self.scratch.items()}
-        config, norms = self._talker.config, iter(self._norms)
+        config, norms, matrices = self._talker.config, iter(self._norms), self._matrices(size)
         groups = (size.places // QUERIES + 2 * MAX_ENDS) * config.kv_heads
+
+        def product(x: torch.Tensor, out: torch.Tensor, multiply: Multiply = torch.mm):
+            with matrices.following() as matrix:
+                multiply(x, matrix.t(), out=out)
+
         self._launch("embed_places", size.places, norm_threads(config), self._embed)
-        for index, layer in enumerate(self._talker.layers):
-            self._product(s["h"], layer.qkv, s["qkv"])
+        for index in range(len(self._talker.layers)):
+            product(s["h"], s["qkv"])
             self._launch("place_qkv", size.places, _PLACE_THREADS, self._places[index])
             self._launch("attend", groups, config.heads // config.kv_heads * 32, self._attends[index])
-            self._product(s["attended"], layer.out, s["delta"])
+            product(s["attended"], s["delta"])
             self._launch("add_norm", size.places, norm_threads(config), next(norms))
-            for expert, first, count in ((layer.text, 0, size.text), (layer.code, size.text, size.code)):
+            for first, count in ((0, size.text), (size.text, size.code)):
                 if count:
                     h, gate_up, act, delta = (s[name][first : first + count] for name in _MLP)
-                    self._product(h, expert.gate_up, gate_up)
+                    product(h, gate_up)
                     argument = SwigluArgs.of(gate_up=gate_up, act=act, rows=count)
                     blocks = -(-count * config.intermediate // (8 * SWIGLU_THREADS))
                     self._launch("swiglu", blocks, SWIGLU_THREADS, argument)
-                    self._down(act, expert.down, delta)
+                    product(act, delta, self._down)
             if index + 1 < len(self._talker.layers):
                 self._launch("add_norm", size.places, norm_threads(config), next(norms))
         self._launch("norm_ends", MAX_ENDS, norm_threads(config), self._ends)
@@ -224,44 +238,46 @@ class PromptKernel(CudaKernel):
         layer, sizes = self._talker.layers[0], sizes_of(self._talker.config)
         whole, kinds = {size.places for size in sizes}, {count for size in sizes for count in size if count}
         products = [
-            (self._product, "h", layer.qkv, "qkv", whole),
-            (self._product, "attended", layer.out, "delta", whole),
-            (self._product, "h", layer.text.gate_up, "gate_up", kinds),  # codes have matrices of the same shape
+            (torch.mm, "h", layer.qkv, "qkv", whole),
+            (torch.mm, "attended", layer.out, "delta", whole),
+            (torch.mm, "h", layer.text.gate_up, "gate_up", kinds),  # codes have matrices of the same shape
             (self._down, "act", layer.text.down, "delta", kinds),
-            (self._product, "h", self._talker.head_codes, "head", {MAX_ENDS}),
+            (torch.mm, "h", self._talker.head_codes, "head", {MAX_ENDS}),
         ]
         sharing = Sharing.ANY_SIZES
         for multiply, x, weight, out, counts in products:
-            rows, results, fewest = self.scratch[x], self.scratch[out], min(counts)
+            rows, results, matrix, fewest = self.scratch[x], self.scratch[out], self._matrix(weight).t(), min(counts)
             for count in counts:
                 rows[:count] = torch.arange(rows.shape[1], device=rows.device).sin()
-                multiply(rows[:count], weight, results[:count])
+                multiply(rows[:count], matrix, out=results[:count])
                 if not bool((results[:count] == results[:1]).all()):
                     return Sharing.NONE
             rows.normal_(generator=torch.Generator(rows.device).manual_seed(0))
             seen = None
             for count in counts:
-                multiply(rows[:count], weight, results[:count])
+                multiply(rows[:count], matrix, out=results[:count])
                 seen = results[:fewest].clone() if seen is None else seen
                 if not torch.equal(results[:fewest], seen):
                     sharing = Sharing.EQUAL_SIZES
         return sharing
 
-    def _down(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
-        """Compute out = x @ W.T with cuBLASLt, as torch does for a bias. cuBLAS would split the inputs of few rows."""
-        torch.addmm(self.scratch["zeros"], x, self._matrix(weight).t(), out=out)
-
-    def _product(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
-        """Compute out = x @ W.T."""
-        torch.mm(x, self._matrix(weight).t(), out=out)
+    def _matrices(self, size: Size) -> Matrices:
+        """Return the matrices of a fill, in the order of `run`."""
+        weights = weights_of(self._talker, size.text > 0, size.code > 0)
+        if self._side is None:
+            return Matrices(weights, self._matrix)
+        return WidenedMatrices(weights, self._widen, self._rooms, self._side)
 
     def _matrix(self, weight: Weight) -> torch.Tensor:
         """Return the matrix in bf16. A quantised one is dequantised into room that the next one takes again."""
         if not FORMATS[weight.format].quantize:
             return weight.dense(BF16)
-        rows, width = weight.shape
         assert weight.scratch is not None, "a talker gives its quantised weights room"
-        matrix = weight.scratch[: rows * width * 2].view(BF16).view(rows, width)
+        return self._widen(weight, weight.scratch)
+
+    def _widen(self, weight: Weight, room: torch.Tensor) -> torch.Tensor:
+        rows, width = weight.shape
+        matrix = room[: rows * width * 2].view(BF16).view(rows, width)
         argument = WidenArgs.of(weights=weight.data, out=matrix, width=width, rows=rows)
         blocks = -(-rows * width // (512 * (_COPY_THREADS // 32)))
         self._launch("widen", blocks, _COPY_THREADS, argument)
@@ -274,7 +290,7 @@ class PromptKernel(CudaKernel):
         """Unload the code and drop the talker."""
         super().close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._talker
+            del self._talker, self._rooms, self._down
 
 
 _MLP = ("h", "gate_up", "act", "delta")
