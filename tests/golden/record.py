@@ -1,7 +1,7 @@
 """Record the golden results. Run it only for an intended change of codes, and note it in CHANGELOG.
 
 python tests/golden/record.py cpu    adds this environment's waveform digests; codes that differ replace the old
-python tests/golden/record.py gpu    on an H100
+python tests/golden/record.py gpu    on an H200
 """
 
 import json
