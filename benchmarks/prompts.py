@@ -223,8 +223,14 @@ def on_device(fill) -> dict:
         for event in events
         if event.key.startswith("cu") and any(kind in event.key for kind in ("Launch", "Memcpy", "Memset"))
     }
-    on_gpu = [event for event in events if str(event.device_type).endswith("CUDA")]  # kernels and copies themselves
-    busy = sum(event.self_device_time_total for event in on_gpu) / 1000
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in seen.events()
+        if str(event.device_type).endswith("CUDA")  # kernels and copies themselves, some at the same time
+    )
+    busy, until = 0.0, 0.0
+    for start, end in spans:
+        busy, until = busy + max(0.0, end - max(start, until)) / 1000, max(until, end)
     return {
         "elapsed_ms": round(statistics.median(taken), 3),
         "device_ms": round(busy, 3),
