@@ -210,7 +210,7 @@ class CodecWeights:
             for name, held in self._sources.items()
         }
 
-    @property
+    @functools.cached_property
     def config(self) -> CodecConfig:
         """Widths of the codec. Raises HiggsError if they cannot be derived from the tensors."""
         try:

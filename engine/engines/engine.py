@@ -99,7 +99,7 @@ class Engine(SpeechAPI):
         """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
         return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
-    @property
+    @functools.cached_property
     def _talker_bytes(self) -> int:
         return sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
 
