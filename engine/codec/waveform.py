@@ -40,7 +40,8 @@ class Waveform:
         self._is_cuda = pool.device.type == "cuda"
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
-        self.has_given = False  # True once a sound has new samples; the session resets it
+        self.given: set[Sound] = set()  # sounds with new samples; the session clears it
+        self.awaited: set[Sound] = set()  # streamed ones whose first window is being decoded
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
@@ -67,7 +68,7 @@ class Waveform:
         queue = self._due if sound.streamed else self._waiting
         queue.append((sound, Window(codes, start, stop)))
         if self.together == 1:
-            self.poll(wait=sound.is_awaited)
+            self.poll(wait=sound in self.awaited)
         elif len(self._waiting) >= self.together:
             self._begin_waiting()
 
@@ -120,16 +121,18 @@ class Waveform:
 
     def _give(self, wavs: list[torch.Tensor]):
         for wav in wavs:
-            self._owners.popleft().take(wav)
-            self.has_given = True
+            sound = self._owners.popleft()
+            sound.take(wav)
+            self.given.add(sound)
 
     def close(self) -> None:
         """Release the decoder. Waits for windows under way on a GPU. Safe to call twice."""
         with contextlib.suppress(AttributeError):  # already closed
             self.windows.close()
             del self.windows
-        for queue in (self._due, self._waiting, self._owners):  # a sound knows its waveform: a cycle
-            queue.clear()
+        # A sound knows its waveform: a cycle.
+        for held in (self._due, self._waiting, self._owners, self.given, self.awaited):
+            held.clear()
 
 
 class Sound:
@@ -156,19 +159,16 @@ class Sound:
         """True if the whole sound is ready."""
         return self._finished and not self._open
 
-    @property
-    def is_awaited(self) -> bool:
-        """True if a listener's first window is being decoded."""
-        return self.streamed and not self._heard and self._open > 0
-
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """Add the sequence's next codes [t, K]. Yields after each window."""
-        while len(codes):
+        at, end = 0, codes.shape[0]  # a tensor's `len` takes longer
+        while at < end:
             if not self._missing:
                 self._begin()
-            new, codes = codes[: self._missing], codes[self._missing :]
-            self._codes.append(new)
-            self._missing -= len(new)
+            count = min(self._missing, end - at)
+            self._codes.append(codes[at : at + count])
+            self._missing -= count
+            at += count
             if not self._missing:
                 self._submit(torch.cat(self._codes), self._size)
                 yield
@@ -181,6 +181,8 @@ class Sound:
     def _submit(self, codes: torch.Tensor, frames: int):
         stop = self._kept + frames
         self._open += 1
+        if self.streamed and not self._heard:
+            self._waveform.awaited.add(self)
         self._waveform.submit(self, codes, self._kept, stop)
         self._kept = min(stop, CONTEXT_FRAMES)
         self._codes = [codes[stop - self._kept :].clone()]
@@ -195,16 +197,12 @@ class Sound:
         """Add the next window's sound [n] fp32 on the host, clamped to -1..1."""
         self._open -= 1
         self._heard = True
+        self._waveform.awaited.discard(self)
         low, high = wav.aminmax()  # NaN if there is one
         if not math.isfinite(low + high):
             self.error = HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
         # A copy in either case, so that the pinned memory can be reused.
         self._fresh.append(wav.clone() if low >= -1 and high <= 1 else wav.clamp(-1.0, 1.0))
-
-    @property
-    def has_news(self) -> bool:
-        """True if `new` has samples to return, or the sound is complete."""
-        return bool(self._fresh) or self.is_complete
 
     def new(self) -> torch.Tensor:
         """Return the samples that follow those returned before, [n] fp32."""

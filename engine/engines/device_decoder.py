@@ -110,8 +110,10 @@ class DeviceSession:
 
     def drop(self, *sequences: Sequence) -> None:
         for sequence in sequences:
-            if self._sounds.pop(sequence, None) and self._scheduler is not None:
-                self._scheduler.drop(sequence)
+            if sound := self._sounds.pop(sequence, None):
+                self._waveform.awaited.discard(sound)
+                if self._scheduler is not None:
+                    self._scheduler.drop(sequence)
             if sequence in self._spoken:
                 self._spoken.remove(sequence)
 
@@ -136,7 +138,7 @@ class DeviceSession:
                 yield from self._push(outputs)
                 del outputs  # while this waits to go on, sequences may be dropped
                 # The device has the next step meanwhile.
-                self._waveform.poll(wait=any(sound.is_awaited for sound in self._sounds.values()))
+                self._waveform.poll(wait=bool(self._waveform.awaited))
                 self._require_open()
                 yield self._heard()
                 yield from self._speak_codes()
@@ -171,11 +173,10 @@ class DeviceSession:
 
     def _heard(self) -> list[Heard]:
         """Return the new output of each sequence."""
-        if not (self._moved or self._waveform.has_given):
+        moved, given, heard = self._moved, self._waveform.given, []
+        if not (moved or given):
             return []
-        self._waveform.has_given = False
-        heard = []
-        for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
+        for sequence in [one for one, sound in self._sounds.items() if sound in given or one in moved]:
             sound = self._sounds[sequence]
             wav, is_last = sound.new(), sound.is_complete
             sequence.error = sequence.error or sound.error
@@ -185,7 +186,8 @@ class DeviceSession:
             elif is_last:
                 del self._sounds[sequence]
             heard.append(Heard(sequence, wav, is_last))
-        self._moved.clear()
+        moved.clear()
+        given.clear()
         return heard
 
     def close(self) -> None:
