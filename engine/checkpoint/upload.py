@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import HiggsError
+from ..device.memory import end_of_work
 from ..device.torch_names import release_pinned_memory
 
 CHUNK = 32 << 20  # bytes per pinned buffer
@@ -87,7 +88,6 @@ def _copy(
 ):
     """Start the copy of a finished read and mark its buffer busy until the copy is done."""
     target.copy_(read.result().view(job.dtype), non_blocking=True)
-    busy[slot] = copied = torch.cuda.Event()
-    copied.record()
+    busy[slot] = end_of_work()
     if is_last and job.then is not None:
         job.then()

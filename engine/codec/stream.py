@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.config import FRAME_SAMPLES
-from ..device.memory import PrivatePool
+from ..device.memory import PrivatePool, end_of_work
 from .model import CodecDecoder
 from .window_graphs import WindowGraphs
 
@@ -111,8 +111,7 @@ class SideStreamWindows:
             graphs, length = self._groups if rows > 1 else self._graphs, max(map(self.padded, windows))
             wavs = graphs.decode([window.codes for window in windows], rows, length)
             sounds = [self._to_host(wav[window.samples]) for wav, window in zip(wavs, windows, strict=False)]
-            event = torch.cuda.Event()
-            event.record()
+            event = end_of_work()
         if self.serialize:
             current.wait_event(event)
         return event, sounds

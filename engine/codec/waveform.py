@@ -41,7 +41,7 @@ class Waveform:
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
-        self.awaited: set[Sound] = set()  # streamed ones whose first window is being decoded
+        self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
@@ -161,7 +161,7 @@ class Sound:
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """Add the sequence's next codes [t, K]. Yields after each window."""
-        at, end = 0, codes.shape[0]  # a tensor's `len` takes longer
+        at, end = 0, codes.shape[0]  # len() of a tensor is slow
         while at < end:
             if not self._missing:
                 self._begin()

@@ -13,6 +13,7 @@ import torch
 from ..core.codes import frames_ready
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
+from ..device.memory import end_of_work
 from .kernels.prompt import MAX_POSITIONS
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
@@ -111,7 +112,7 @@ class Scheduler:
     def _keep_queue_short(self):
         """Wait until a GPU has at most MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
         if self._state.device.type == "cuda" and self._state.batch > 1:
-            self._queued.append(_event())
+            self._queued.append(end_of_work())
             if len(self._queued) > MAX_QUEUED:
                 self._queued.popleft().synchronize()
 
@@ -204,7 +205,7 @@ class Scheduler:
         event = None
         if state.device.type == "cuda":
             fresh, counters = _to_host(fresh), _to_host(counters)
-            event = _event()
+            event = end_of_work()
         self._copies.append((tuple(self.running), fresh, counters, event))
 
     def _read_oldest(self) -> Outputs:
@@ -280,13 +281,6 @@ class Scheduler:
         sequence.num_frames = ready
         sequence.codes.append(frames)
         return frames
-
-
-def _event() -> torch.cuda.Event:
-    """Return the end of the work queued so far."""
-    event = torch.cuda.Event()
-    event.record()
-    return event
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -160,6 +160,13 @@ class Peak:
         return torch.cuda.max_memory_allocated(self._device) - self._others if self._device.type == "cuda" else 0
 
 
+def end_of_work(stream: torch.cuda.Stream | None = None) -> torch.cuda.Event:
+    """Return an event at the end of the work queued so far on a stream, by default the current one."""
+    event = torch.cuda.Event()
+    event.record(stream)
+    return event
+
+
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy `tensor` to `device`. The host does not wait for work queued on the device."""
     if device.type != "cuda" or tensor.device.type != "cpu":

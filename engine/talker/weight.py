@@ -118,6 +118,6 @@ class Weight:
 def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes of scratch that a quantised matrix of this shape needs if torch computes in `dtype`.
 
-    Behind it is room for what dequantising spares, or for a matrix of half the size in bf16.
+    The part after the matrix is for intermediates of dequantising, or for a bf16 matrix of half the size.
     """
     return math.prod(shape) * (dtype.itemsize + 1)

@@ -1,4 +1,4 @@
-"""The bf16 matrices of a fill's products. Quantised ones are dequantised beside the products."""
+"""The bf16 matrices of a fill's products. Dequantising a quantised one overlaps with the products before it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from ...device.memory import end_of_work
 from ...talker import Talker
 from ...talker.weight import Weight
 
-Widen = Callable[[Weight, torch.Tensor], torch.Tensor]  # dequantises into a room, and returns the matrix there
+Widen = Callable[[Weight, torch.Tensor], torch.Tensor]  # dequantises into a buffer, and returns the matrix there
 
 
 def weights_of(talker: Talker, text: bool, codes: bool) -> Iterator[Weight]:
@@ -22,8 +23,8 @@ def weights_of(talker: Talker, text: bool, codes: bool) -> Iterator[Weight]:
             yield from (expert.gate_up, expert.down)
 
 
-def rooms_of(talker: Talker) -> list[torch.Tensor]:
-    """Divide a talker's scratch into room for the first and for the second of each two weights, or return no rooms."""
+def split_scratch(talker: Talker) -> list[torch.Tensor]:
+    """Split a talker's scratch into two buffers for the weights of `weights_of` in turn. Empty if it is too small."""
     layer, scratch = talker.layers[0], talker.scratch
     if scratch is None:
         return []
@@ -47,15 +48,15 @@ class Matrices:
 
 
 class WidenedMatrices(Matrices):
-    """Each matrix is dequantised on `side` while the product before it runs, in one of two rooms in turn.
+    """Double buffering: each matrix is dequantised on the stream `side` while the previous product runs.
 
-    Products are bound by arithmetic, dequantising by memory. What follows on the current stream waits for both.
+    Products are compute-bound, dequantising is memory-bound. Later work on the current stream waits for both.
     """
 
-    def __init__(self, weights: Iterator[Weight], widen: Widen, rooms: list[torch.Tensor], side: torch.cuda.Stream):
-        self._weights, self._widen, self._rooms, self._side = weights, widen, rooms, side
+    def __init__(self, weights: Iterator[Weight], widen: Widen, buffers: list[torch.Tensor], side: torch.cuda.Stream):
+        self._weights, self._widen, self._buffers, self._side = weights, widen, buffers, side
         self._main = torch.cuda.current_stream(side.device)
-        self._read = [_end_of(self._main) for _ in rooms]  # ends of the products that read the rooms last
+        self._read = [end_of_work(self._main) for _ in buffers]  # ends of their last reads
         self._made = self._make(0)
         self._at = 0  # of the matrix in `_made`
 
@@ -65,7 +66,7 @@ class WidenedMatrices(Matrices):
             return None
         self._side.wait_event(self._read[at % 2])
         with torch.cuda.stream(self._side):
-            return self._widen(weight, self._rooms[at % 2]), _end_of(self._side)
+            return self._widen(weight, self._buffers[at % 2]), end_of_work(self._side)
 
     @contextlib.contextmanager
     def following(self) -> Iterator[torch.Tensor]:
@@ -74,12 +75,5 @@ class WidenedMatrices(Matrices):
         self._made = self._make(self._at + 1)
         self._main.wait_event(made)
         yield matrix
-        self._read[self._at % 2] = _end_of(self._main)
+        self._read[self._at % 2] = end_of_work(self._main)
         self._at += 1
-
-
-def _end_of(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    """Return the end of the stream's work so far."""
-    event = torch.cuda.Event()
-    event.record(stream)
-    return event

@@ -24,7 +24,7 @@ from ...talker.config import ModelConfig
 from ...talker.ops.linear import linear
 from ...talker.weight import FORMATS, Weight
 from .batch import SWIGLU_THREADS, SwigluArgs, norm_threads
-from .matrices import Matrices, WidenedMatrices, rooms_of, weights_of
+from .matrices import Matrices, WidenedMatrices, split_scratch, weights_of
 from .single import BF16, FP32, INT32, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("prompt.cu")
@@ -126,7 +126,7 @@ class PromptKernel(CudaKernel):
 
     Allocates its scratch when constructed. `run` allocates nothing and can be captured.
 
-    sharing: what cuBLAS's products allow, as measured here.
+    sharing: which prompts may share a fill, found by comparing cuBLAS's results at construction.
     """
 
     name = "CUDA kernels for prompts"
@@ -145,9 +145,9 @@ class PromptKernel(CudaKernel):
         names += ["widen"] if FORMATS[self._weights].quantize else []
         self._kernels = {name: self._module.function(name) for name in names}
         self._make_arguments()
-        self._rooms = rooms_of(talker)
-        self._side = torch.cuda.Stream(device) if self._rooms and device.type == "cuda" else None
-        # By cuBLASLt, as torch does for a bias: cuBLAS would split the inputs of few rows.
+        self._buffers = split_scratch(talker)
+        self._side = torch.cuda.Stream(device) if self._buffers and device.type == "cuda" else None
+        # With a bias torch uses cuBLASLt. For few rows cuBLAS would use split-K, and bits would depend on the size.
         self._down = functools.partial(torch.addmm, self.scratch["zeros"])
         with self._first_launch():
             self.run(sizes_of(config)[0])  # an empty fill
@@ -266,10 +266,10 @@ class PromptKernel(CudaKernel):
         weights = weights_of(self._talker, size.text > 0, size.code > 0)
         if self._side is None:
             return Matrices(weights, self._matrix)
-        return WidenedMatrices(weights, self._widen, self._rooms, self._side)
+        return WidenedMatrices(weights, self._widen, self._buffers, self._side)
 
     def _matrix(self, weight: Weight) -> torch.Tensor:
-        """Return the matrix in bf16. A quantised one is dequantised into room that the next one takes again."""
+        """Return the matrix in bf16. A quantised one is valid until the next call."""
         if not FORMATS[weight.format].quantize:
             return weight.dense(BF16)
         assert weight.scratch is not None, "a talker gives its quantised weights room"
@@ -290,7 +290,7 @@ class PromptKernel(CudaKernel):
         """Unload the code and drop the talker."""
         super().close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._talker, self._rooms, self._down
+            del self._talker, self._buffers, self._down
 
 
 _MLP = ("h", "gate_up", "act", "delta")

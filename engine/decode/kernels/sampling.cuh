@@ -11,6 +11,7 @@ constexpr int QUADS = (VOCAB + 3) / 4;         // the four words of a Philox cou
 constexpr int GROUPS = (QUADS + 31) / 32;      // quads per lane: lane, lane + 32, ...
 constexpr int WIDE = GROUPS * 4;               // keys per lane; entry 4 * group + word
 constexpr int MAX_BRACKET = 32, MAX_CANDIDATES = 128;            // codes in a closed bracket; codes of `Candidates`
+constexpr u32 WEYL0 = 0x9E3779B9u, WEYL1 = 0xBB67AE85u;         // added to Philox's keys each round
 constexpr u32 SAMPLE = 0, RESAMPLE = NOISE_STREAM;  // Philox streams for the sample and for v2's resample
 
 #if BF16
@@ -22,21 +23,15 @@ typedef float4 Four;
 #endif
 
 struct SampleArgs {
-  const float* logits;
-  float *inverse_temperature, *noise_scale, *top_p;
-  const float* repeat_limit;
+  float *logits, *inverse_temperature, *noise_scale, *top_p, *repeat_limit;
   i64 *top_k_index, *sequence_index, *round_keys, *prompt_length, *max_generated;
-  u8* suppress_specials;
-  const u8* window_mask;
-  const Weight* embed;
-  Weight* x;
+  u8 *suppress_specials, *window_mask;
+  Weight *embed, *x;
   i64 *output, *outputs, *history, *num_generated, *position, *countdown;
   u8 *done, *ended, *finite;
   int max_seq_len;
 };
 static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs && THREADS == CODEBOOKS * 32, "sample.py fits another kernel");
-
-constexpr u32 WEYL0 = 0x9E3779B9u, WEYL1 = 0xBB67AE85u;  // added to Philox's keys each round
 
 struct Row {  // state of a batch row before this frame
   u32 num_generated, sequence, key0, key1;

@@ -10,7 +10,7 @@ from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.decode.fill import Fill, Piece, pack
 from higgs_tts.engine.decode.kernels import prompt as prompt_module
-from higgs_tts.engine.decode.kernels.matrices import rooms_of, weights_of
+from higgs_tts.engine.decode.kernels.matrices import split_scratch, weights_of
 from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 160
@@ -124,11 +124,11 @@ def fill(talker, kernels, state, pieces):
 
 
 @pytest.mark.parametrize("shape", ["v3", "embedded"])
-def test_matrices_of_a_fill_fit_two_rooms_in_turn(narrow, shape):
+def test_matrices_of_a_fill_fit_two_buffers_alternately(narrow, shape):
     talker = narrow(shape, 64, "int8")
-    rooms, weights = rooms_of(talker), list(weights_of(talker, True, False))
-    assert len(rooms) == 2 and len(weights) == 4 * len(talker.layers)
-    assert all(2 * math.prod(weight.shape) <= len(rooms[at % 2]) for at, weight in enumerate(weights))
+    buffers, weights = split_scratch(talker), list(weights_of(talker, True, False))
+    assert len(buffers) == 2 and len(weights) == 4 * len(talker.layers)
+    assert all(2 * math.prod(weight.shape) <= len(buffers[at % 2]) for at, weight in enumerate(weights))
 
 
 @pytest.mark.parametrize(
