@@ -254,8 +254,7 @@ def act(user: User, action: Callable[[User], str], command: str) -> None:
         told = f"{type(error).__name__}: {error}"
         user.failures.append(f"{user.number} {action.__name__} {told}")
         traceback.print_exc(file=sys.stdout)
-        print(f"FAILED. Repeat it: {command}", flush=True)
-        user.comfy.kill()
+        print(f"{user.comfy.abort()}\nFAILED. Repeat it: {command}", flush=True)
         user.start()
     print(f"{user.number} {action.__name__} {told} {time.monotonic() - began:.1f} s", flush=True)
 

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -96,29 +97,38 @@ class Comfy:
 
     def __init__(self, base: Path, flags: tuple[str, ...]):
         self.base, self.client = base, uuid.uuid4().hex
+        while not self._start(flags):
+            pass
+
+    def _start(self, flags: tuple[str, ...]) -> bool:
+        """Start it at a free port, and return False if another process has taken that meanwhile."""
         home = Path(os.environ["COMFYUI_PATH"])
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [interpreter(), "main.py", "--port", str(self.port)]
-        command += ["--base-directory", str(base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
-        if (base / "page").is_dir():  # otherwise ComfyUI's own
-            command += ["--front-end-root", str(base / "page")]
+        command = [interpreter(), "-X", "faulthandler", "main.py", "--port", str(self.port)]
+        command += ["--base-directory", str(self.base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
+        if (self.base / "page").is_dir():  # otherwise ComfyUI's own
+            command += ["--front-end-root", str(self.base / "page")]
         command += flags
-        environment = {**os.environ, "HF_HOME": str(base / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        self.log = base / f"comfyui-{self.port}.log"
+        environment = {**os.environ, "HF_HOME": str(self.base / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        self.log = self.base / f"comfyui-{self.port}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + WAIT
         while not self._is_up():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"ComfyUI did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+                told = self.log.read_text(errors="replace")
+                if "already in use" in told:
+                    return False
+                raise RuntimeError(f"ComfyUI did not start:\n{told[-4000:]}")
             time.sleep(0.3)
+        return True
 
     def _is_up(self) -> bool:
         try:
-            return self.get("/system_stats") is not None
+            return str(self.base) in self.get("/system_stats")["system"]["argv"]  # else another's answers
         except OSError:
             return False
 
@@ -177,6 +187,12 @@ class Comfy:
         """End it as a crash does."""
         self.process.kill()
         self.process.wait()
+
+    def abort(self) -> str:
+        """End it as a crash does, and return the end of its log, with the stacks of its threads."""
+        self.process.send_signal(signal.SIGABRT)  # -X faulthandler
+        self.process.wait()
+        return self.log.read_text(errors="replace")[-20_000:]
 
     def stop(self):
         self.process.terminate()
