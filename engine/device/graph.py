@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,10 +10,11 @@ from typing import Any
 
 import torch
 
+from .collection import uncollected
 from .memory import pools_stay
 
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; running out in instantiation can end the process
-_one_at_a_time = threading.Lock()  # `gc.disable` affects the whole process
+_one_at_a_time = threading.Lock()
 Graph = torch.cuda.CUDAGraph
 MemoryId = Any  # torch gives the type no public name
 
@@ -30,9 +30,8 @@ def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
     free = torch.cuda.mem_get_info(device)[0]
     if free < HEADROOM:
         raise GraphError(f"only {free >> 20} MB of device memory are free")
-    with _one_at_a_time, pools_stay():
-        collects = gc.isenabled()
-        gc.disable()  # collecting another engine would sync the device, which a capture forbids
+    # Collecting another engine would sync the device, which a capture forbids.
+    with _one_at_a_time, uncollected(), pools_stay():
         try:
             stream.wait_stream(torch.cuda.current_stream(device))
             yield
@@ -43,8 +42,6 @@ def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
             # From Python 3.12 on, this frame refers to its caller's, in contextlib, which has `error`: a cycle.
             raise GraphError(str(error)) from error.with_traceback(None)
         finally:
-            if collects:
-                gc.enable()
             torch.cuda.current_stream(device).wait_stream(stream)
 
 

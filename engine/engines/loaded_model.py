@@ -23,6 +23,7 @@ from ..cuda.nvrtc import KernelUnavailable
 from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
+from ..device.collection import uncollected
 from ..device.memory import PrivatePool, device_bytes, drop, free_bytes, workspace_bytes
 from ..device.torch_names import release_pinned_memory
 from ..talker import build_talker
@@ -229,6 +230,7 @@ class LoadedModel:
         if self.pool.device.type == "cuda":
             torch.cuda.synchronize(self.pool.device)
 
+    @uncollected()  # a host may be walking a list of its models
     def trim(self) -> None:
         """Free cache, prefixes, buffers and captures, but keep the weights. The next `runner` builds them again."""
         self._synchronize()
@@ -241,6 +243,7 @@ class LoadedModel:
         self._make_spare(self.pool.device)
         self.pool.trim()
 
+    @uncollected()
     def close(self) -> None:
         """Free everything. Idempotent. Callable from any thread that holds the engine's lock."""
         self.trim()

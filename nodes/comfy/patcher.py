@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import weakref
 from collections.abc import Iterator
@@ -32,7 +33,9 @@ class HiggsPatcher(ModelPatcher):
     """Keeps an engine on one device: CUDA graphs hold the addresses of its tensors, so none may move alone.
 
     Unloading has two steps: first cache and graphs, then everything. ComfyUI calls every method but `partially_load`
-    from places where an exception ends its worker thread for good.
+    from places where an exception ends its worker thread for good. It unloads models by their places in a list, which a
+    model leaves when Python collects it. So no collection may come in between; an error's traceback keeps its model as
+    garbage.
     """
 
     model: HiggsModel
@@ -43,6 +46,9 @@ class HiggsPatcher(ModelPatcher):
         return self.model.engine
 
     def loaded_size(self) -> int:
+        """ComfyUI asks for it when it makes the list."""
+        gc.freeze()  # sets back the counts of allocations that a collection follows
+        gc.unfreeze()
         return self.engine.held_bytes
 
     def current_loaded_device(self) -> torch.device:

@@ -6,9 +6,13 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from .server import ROOT, interpreter
 
 _fresh = itertools.count(60)
 
@@ -196,3 +200,10 @@ def test_ctrl_c_ends_the_server_as_without_the_pack(start_comfy, workflow):
     for comfy in (rested, busy):
         told = comfy.log.read_text(errors="replace").split("got prompt")[1]
         assert "Stopped server" in told and "Traceback" not in told and "higgs_tts" not in told, told[-4000:]
+
+
+def test_a_model_that_is_garbage_stays_until_all_are_unloaded():
+    """ComfyUI unloads models by their places in a list, which a collected model leaves: its worker ended."""
+    script = [interpreter(), str(Path(__file__).with_name("unload_beside_garbage.py")), str(ROOT)]
+    done = subprocess.run(script, cwd=os.environ["COMFYUI_PATH"], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["unloaded"], done.stderr[-2000:]
