@@ -6,6 +6,7 @@ import json
 import logging
 import pathlib
 import sys
+import threading
 import time
 
 import comfy.model_management as mm
@@ -16,19 +17,32 @@ from aiohttp import web
 from comfy.model_patcher import ModelPatcher
 from server import PromptServer
 
+_unloading, _free_memory = threading.RLock(), mm.free_memory
+
+
+def free_memory(*args, **kwargs):
+    """ComfyUI's own, which unloads models by their places in a list: no model may be collected meanwhile."""
+    with _unloading:
+        return _free_memory(*args, **kwargs)
+
+
+mm.free_memory = free_memory
+
 
 def open_engines() -> int:
     """Return the number of engines that anything in the process holds open."""
-    gc.collect()
+    with _unloading:
+        gc.collect()
     return sum(item.opened for item in gc.get_objects() if hasattr(type(item), "planned_bytes"))
 
 
 def state() -> dict:
     """Return the number of open engines, and (bytes held, total bytes) of each in ComfyUI's register."""
+    open_now = open_engines()  # first: it collects what would leave the register
     entries = [entry for entry in mm.current_loaded_models if entry.model is not None]
     entries = [entry for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
     return {
-        "open": open_engines(),
+        "open": open_now,
         "loaded": [entry.model_loaded_memory() for entry in entries],
         "whole": [entry.model_memory() for entry in entries],
         "missing": [entry.model_memory_required(entry.device) for entry in entries],
