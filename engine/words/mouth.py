@@ -1,4 +1,4 @@
-"""Mouth shapes for lip sync, by the letters of words and their times. The nine shapes are those of Rhubarb Lip Sync."""
+"""Mouth shapes for lip sync, by the sounds of words and their times. The nine shapes are those of Rhubarb Lip Sync."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from ..core.config import SAMPLE_RATE
 from ..prompt.language import foreign
 from .boundaries import LEAST_PAUSE
+from .phonemes import phonemes_of
 from .word import Word
 
 OPENNESS = {"A": 0.0, "B": 0.2, "C": 0.5, "D": 1.0, "E": 0.4, "F": 0.25, "G": 0.1, "H": 0.7, "X": 0.0}
 _HELD = LEAST_PAUSE / SAMPLE_RATE  # seconds between words in which the mouth stays as it is
 _REST = 0.35  # seconds of a pause from which on the mouth rests; before, it only closes
+
+Sounds = list[tuple[str, float]]  # shapes and weights
+
+# Shapes -> the letters of IPA, of vowels and of consonants. Marks, and sounds that any mouth can make, have no shape.
+_VOWELS_HEARD = {"B": "iɪyʏɨᵻ", "C": "eɛæəɐʌɘ", "D": "aɑä", "E": "ɔoɒɜɚɝœøɵɤ", "F": "uʊɯʉ"}
+_CONSONANTS_HEARD = {"A": "pbm", "B": "tdnszʃʒθðkɡgŋɹrɾʁʀxɣçjɲɕʑcɟqχʂʐɖʈ", "F": "wʍɥβ", "G": "fvɱʋ", "H": "lɫɭʎ"}
+_HEARD = {letter: (shape, 2.0) for shape, letters in _VOWELS_HEARD.items() for letter in letters}
+_HEARD |= {letter: (shape, 1.0) for shape, letters in _CONSONANTS_HEARD.items() for letter in letters}
 
 # Shapes -> letters. A diphthong has two shapes.
 _VOWELS = {
@@ -71,7 +80,7 @@ class MouthCue:
 
 @dataclass(frozen=True)
 class Mouth:
-    """Mouth shapes of a sound of so many seconds, without gaps. method: letters or syllables or both."""
+    """Mouth shapes of a sound of so many seconds, without gaps. method: phonemes, letters, syllables, or several."""
 
     cues: tuple[MouthCue, ...]
     seconds: float
@@ -94,6 +103,7 @@ def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
     words = sorted(words, key=lambda word: word.start)
     latin = [word.text for word in words if re.search("[A-Za-z]", word.text)]
     english = set() if foreign(" ".join(latin), ["en"]) else set(latin)
+    phonemes = phonemes_of(word.text for word in words)
     marks, methods, at = [(0.0, "X")], set(), 0.0
     for word in words:
         start, end = max(word.start, at), min(word.end, seconds)
@@ -101,7 +111,9 @@ def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
             continue
         if at and start - at > _HELD:
             marks.append((at, "A" if start - at < _REST else "X"))
-        sounds, method = _sounds_of(word.text, word.text in english)
+        sounds, method = _heard_in(phonemes.get(word.text, ())), "phonemes"
+        if not sounds:
+            sounds, method = _sounds_of(word.text, word.text in english)
         methods.add(method)
         whole, passed = sum(weight for _, weight in sounds), 0.0
         for shape, weight in sounds:
@@ -115,7 +127,16 @@ def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
     return Mouth(tuple(cues), seconds, " and ".join(sorted(methods)))
 
 
-def _sounds_of(word: str, is_english: bool) -> tuple[list[tuple[str, float]], str]:
+def _heard_in(phonemes: Iterable[str]) -> Sounds:
+    """Return the sounds of phonemes. The parts of a diphthong or an affricate share its weight."""
+    sounds: Sounds = []
+    for phoneme in phonemes:
+        parts = [_HEARD[letter] for letter in phoneme if letter in _HEARD]
+        sounds += [(shape, weight / len(parts)) for shape, weight in parts]
+    return sounds
+
+
+def _sounds_of(word: str, is_english: bool) -> tuple[Sounds, str]:
     """Return the (shape, weight) of a word's sounds, longer ones with more weight, and how they were found."""
     read = "".join(map(_latin, unicodedata.normalize("NFKC", word).casefold()))
     for pattern, letters in _ENGLISH if is_english else ():

@@ -219,8 +219,9 @@ def test_the_version_in_code_equals_the_registry_s():
 COMFYUI_S = {"aiohttp", "av"}  # ComfyUI has them, few things need them, and those say so where they are missing
 
 
-# For block types that no published file of Higgs has, and for several machines; a sentence asks for them.
-RARELY_NEEDED = {"gguf", "ray"}
+# For block types that no published file of Higgs has, and for several machines; a sentence asks for them. And what only
+# makes mouth shapes more exact.
+RARELY_NEEDED = {"gguf", "ray", "phonemizer"}
 
 
 def test_requirements_name_what_is_imported_and_pin_nothing():

@@ -6,8 +6,15 @@ import random
 import pytest
 from higgs_tts.engine import OPENNESS, HiggsError, Word, mouth_of, read_words
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.words import phonemes
 
 LETTERS, SYLLABLES = "letters", "syllables"
+
+
+@pytest.fixture(autouse=True)
+def without_espeak(monkeypatch):
+    """As if the phonemizer package were not installed."""
+    monkeypatch.setattr(phonemes, "installed_version", lambda library: "")
 
 
 def shapes_of(text, seconds=1.0):
