@@ -269,6 +269,7 @@ class SpeechServer:
                 if isinstance(said, BaseException):
                     raise said if isinstance(said, FAILURES) else HiggsError(str(said))
                 if isinstance(said, SpeechResult):
+                    self._call_voices.remember(said)
                     self._metrics.spoke(said.seconds if not listens else 0.0)
                     yield said
                     return

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from functools import partial
 
 import torch
 
 from ..audio.resample import check_rate
+from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..core.errors import HiggsError
+from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
-from ..voice.voice import Voice
+from ..voice.voice import Voice, voice_of_speech
 from .asked import asked
 from .calls import STOCK_VOICES, BadCall, Call, Clip
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
 _CLIPS_KEPT = 64
+_SPOKEN_KEPT = 64  # answers
+_EVERY = 16  # samples; an answer is known by every 16th
+_SAME = 1e-4  # of full scale: 16 bits, rounded three times
 
 
 class CallVoices:
@@ -27,6 +32,15 @@ class CallVoices:
     def __init__(self, speaker: SpeakerThread, folder: VoiceFolder):
         self._speaker, self._folder = speaker, folder
         self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
+        self._spoken: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=_SPOKEN_KEPT)  # some samples, codes
+
+    def remember(self, said: SpeechResult) -> None:
+        """Keep the codes of an answer of one chunk: they are the voice, if it is sent back as a clip.
+
+        That is how clients give the first chunk's voice to a long text's others. Encoded, it would have other codes.
+        """
+        if said.chunks == 1 and len(said.wav) == len(said.codes) * FRAME_SAMPLES:
+            self._spoken.append((said.wav[::_EVERY].clone(), said.codes))
 
     async def of(self, call: Call) -> Voice | None:
         """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
@@ -59,10 +73,24 @@ class CallVoices:
 
     async def made(self, data: bytes, transcript: str, param: str) -> Voice:
         """Return the voice of a sound file. Raises BadCall that names the field if the file is unusable."""
-        return await self._encode(await asyncio.to_thread(_clip, data, param), transcript)
+        wav, rate = clip = await asyncio.to_thread(_clip, data, param)
+        if rate == SAMPLE_RATE and len(wav) == 1:
+            for some, codes in self._spoken:
+                if frames := _frames_of(some, len(codes), wav[0]):
+                    return voice_of_speech(codes[:frames], transcript, "")
+        return await self._encode(clip, transcript)
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
         return await asked(partial(self._speaker.encode, *clip, transcript))
+
+
+def _frames_of(some: torch.Tensor, frames: int, clip: torch.Tensor) -> int:
+    """Return how many frames of an answer a clip has, and then at most silence. 0 if it is another sound."""
+    size = min(frames * FRAME_SAMPLES, len(clip))
+    if size % FRAME_SAMPLES or bool(clip[size:].any()) or not bool(clip.any()):
+        return 0
+    heard = clip[:size:_EVERY]
+    return size // FRAME_SAMPLES if bool(((some[: len(heard)] - heard).abs() <= _SAME).all()) else 0
 
 
 def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:

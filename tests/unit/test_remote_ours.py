@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
@@ -61,10 +62,14 @@ def test_a_long_text_equals_the_engine_s_speech_chunk_by_chunk(remote, local):
     assert theirs.stopped == ours.stopped and theirs.how == f"{remote.found.servers[0].label} (5 chunks)"
 
 
-def test_the_first_chunk_equals_the_engine_s_if_no_voice_is_given(remote, local):
-    theirs, ours = remote.speak(TEXT, params=PARAMS), local.speak(TEXT, params=PARAMS)
-    stop = theirs.said[0].stop
-    assert stop == ours.said[0].stop and (theirs.wav[:stop] - ours.wav[:stop]).abs().max() < 1e-4
+@pytest.mark.parametrize("listener", [None, Listener(on_audio=lambda wav: None)], ids=["whole", "streamed"])
+@pytest.mark.parametrize("frames", [8, 25])
+def test_without_a_voice_all_chunks_equal_the_engine_s(remote, local, frames, listener):
+    """The first chunk comes back as the clip of the others, and the server knows its codes."""
+    params = dataclasses.replace(PARAMS, max_frames=frames)
+    theirs, ours = remote.speak(TEXT, params=params, listener=listener), local.speak(TEXT, params=params)
+    assert theirs.chunks == ours.chunks == 5 and len(theirs.wav) == len(ours.wav)
+    assert (theirs.wav - ours.wav).abs().max() < 1e-4
 
 
 def test_two_addresses_share_the_work(served, monkeypatch):
