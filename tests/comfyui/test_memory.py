@@ -202,6 +202,7 @@ def test_ctrl_c_ends_the_server_as_without_the_pack(start_comfy, workflow):
         assert "Stopped server" in told and "Traceback" not in told and "higgs_tts" not in told, told[-4000:]
 
 
+@pytest.mark.usefixtures("start_comfy")  # skips without a ComfyUI
 def test_a_model_that_is_garbage_stays_until_all_are_unloaded():
     """ComfyUI unloads models by their places in a list, which a collected model leaves: its worker ended."""
     script = [interpreter(), str(Path(__file__).with_name("unload_beside_garbage.py")), str(ROOT)]
