@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.config import SAMPLE_RATE
-from ..prompt.language import foreign
 from .boundaries import LEAST_PAUSE
-from .phonemes import phonemes_of
+from .phonemes import languages_of, phonemes_of
 from .word import Word
 
 OPENNESS = {"A": 0.0, "B": 0.2, "C": 0.5, "D": 1.0, "E": 0.4, "F": 0.25, "G": 0.1, "H": 0.7, "X": 0.0}
@@ -101,9 +100,8 @@ class Mouth:
 def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
     """Return the mouth shapes of a sound of that many seconds. Where words overlap, the later one waits."""
     words = sorted(words, key=lambda word: word.start)
-    latin = [word.text for word in words if re.search("[A-Za-z]", word.text)]
-    english = set() if foreign(" ".join(latin), ["en"]) else set(latin)
-    phonemes = phonemes_of(word.text for word in words)
+    languages = languages_of(word.text for word in words)
+    phonemes = phonemes_of(languages)
     marks, methods, at = [(0.0, "X")], set(), 0.0
     for word in words:
         start, end = max(word.start, at), min(word.end, seconds)
@@ -113,7 +111,7 @@ def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
             marks.append((at, "A" if start - at < _REST else "X"))
         sounds, method = _heard_in(phonemes.get(word.text, ())), "phonemes"
         if not sounds:
-            sounds, method = _sounds_of(word.text, word.text in english)
+            sounds, method = _sounds_of(word.text, languages[word.text] == "English")
         methods.add(method)
         whole, passed = sum(weight for _, weight in sounds), 0.0
         for shape, weight in sounds:

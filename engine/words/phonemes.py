@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..core.errors import HiggsError
 from ..core.optional import import_optional, installed_version
@@ -24,16 +24,21 @@ _VOICES = {
 _LATIN = ("en", "de", "fr", "es", "it", "pt", "nl", "sv")
 
 
-def phonemes_of(words: Iterable[str]) -> dict[str, list[str]]:
+def languages_of(words: Iterable[str]) -> dict[str, str]:
+    """Return the language of each word. Those in Latin script have one together, English in doubt."""
+    words = dict.fromkeys(words)
+    latin = " ".join(word for word in words if re.search("[A-Za-z]", word))
+    ours = next(iter(foreign(latin, ["en"])), "English") if latin else ""
+    return {word: next(iter(foreign(word, _LATIN)), ours) for word in words}
+
+
+def phonemes_of(languages: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the phonemes (IPA) of each word that can be read: none without eSpeak NG, or in a language it misreads."""
     if not installed_version("phonemizer") and not installed_version("phonemizer-fork"):
         return {}
     groups: dict[str, list[str]] = {}
-    words = dict.fromkeys(words)
-    latin = " ".join(word for word in words if re.search("[A-Za-z]", word))
-    ours = next(iter(foreign(latin, ["en"])), "English") if latin else ""
-    for word in words:
-        groups.setdefault(next(iter(foreign(word, _LATIN)), ours), []).append(word)
+    for word, language in languages.items():
+        groups.setdefault(language, []).append(word)
     found = {}
     for language, group in groups.items():
         read = reader_of(_VOICES[language]) if language in _VOICES else None
