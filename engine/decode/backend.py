@@ -10,6 +10,7 @@ from ..cuda.nvrtc import KernelUnavailable
 from ..talker import Talker
 from ..talker.config import ModelConfig
 from .kernels.batch import BatchKernel
+from .kernels.batch_product import ROW_BLOCK
 from .kernels.sample import SampleKernel
 from .kernels.single import SingleKernel
 from .kernels.single import unfit as decode_unfit
@@ -26,6 +27,14 @@ def planned_scratch(
     kind = SingleKernel if batch == 1 else BatchKernel
     scratch = kind.make_scratch(config, batch, max_seq_len, torch.device("meta"))
     return [tensor.nbytes for tensor in scratch.values()]
+
+
+def most_rows(talker: Talker, kernels: str) -> int:
+    """Return the most rows of a batch on the talker's device."""
+    if kernels != "torch" and decode_unfit(talker.config, talker.device, talker.dtype) is None:
+        with contextlib.suppress(KernelUnavailable):
+            return BatchKernel.most_rows(talker)
+    return ROW_BLOCK
 
 
 def choose_backend(talker: Talker, state: DecodeState, kernels: str) -> Backend:

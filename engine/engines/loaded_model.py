@@ -20,6 +20,7 @@ from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
 from ..cuda.nvrtc import KernelUnavailable
+from ..decode.backend import most_rows
 from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
@@ -197,7 +198,7 @@ class LoadedModel:
 
     def _batch_size(self, count: int, max_seq_len: int) -> int:
         """Return the rows for `count` sequences: the fewest with as few waves as the largest batch that fits."""
-        rows = min(count, self._config.batch or MAX_BATCH)
+        rows = min(count, self._config.batch or MAX_BATCH, most_rows(self.talker, self._config.kernels))
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.config import MAX_BATCH, SamplingParams
+from ..core.config import SamplingParams
 from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
@@ -23,6 +23,7 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
+_ROWS = 64  # more would make each step longer, also for few callers
 _IDLE = 30.0  # idle seconds until the batch frees its memory
 
 
@@ -65,7 +66,7 @@ class SpeakerThread:
     rows: maximum on each device; fewer if memory is short.
     """
 
-    def __init__(self, engine: SpeechAPI, rows: int = MAX_BATCH):
+    def __init__(self, engine: SpeechAPI, rows: int = _ROWS):
         self._engine, self._rows = engine, rows
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self.broken: BaseException | None = None  # error that ended the thread

@@ -24,8 +24,8 @@ TEXTS = {
     "long": "The first sentence is short. The second one says a little more than that. And the third one ends it.",
 }
 PARAMS = {"seed": 7, "temperature": 1.0, "top_p": 0.95, "top_k": 50, "retries": 0}
-ROWS = (1, 2, 8, 64)
-LINES = 70  # more than the most rows, so that rows are refilled
+ROWS = (1, 2, 8, 64, 128)
+LINES = 70  # more than 64, so that 64 rows are refilled, and 128 need twice the warps
 BATCH_TEXT = " ".join(f"This is sentence number {number} of seventy." for number in range(1, LINES + 1))
 
 

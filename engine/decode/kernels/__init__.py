@@ -1,1 +1,1 @@
-"""The step's CUDA kernels: `single` for one row, `batch` for 2 to 64, `sample` for either. Each has a torch twin."""
+"""The step's CUDA kernels: `single` for one row, `batch` for 2 to 128, `sample` for either. Each has a torch twin."""

@@ -1,5 +1,5 @@
-// Decode pass for up to 64 rows, between the matrix products: norms, attention, the MLP's gate. Also the products with
-// quantised weights (batch_product.cuh), and with bf16 weights on Hopper (batch_dense.cuh).
+// Decode pass of a batch, between the matrix products: norms, attention, the MLP's gate. Also the products with quantised
+// weights (batch_product.cuh), and with bf16 weights on Hopper (batch_dense.cuh).
 //
 // "Row" is a row of the batch. Each row is computed independently, in an order that depends only on its own position,
 // so its result does not depend on the other rows or their number. Residual stream and sums are fp32; products read
@@ -26,7 +26,7 @@
 
 struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null except in the first layer
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
-static_assert(PADDED_ROWS <= 64, "rows have two places per lane");
+static_assert(PADDED_ROWS % 32 == 0, "each lane has as many places for rows");
 
 // x = x_in, or x += delta, the sum of DELTA_PARTS products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {

@@ -1,8 +1,8 @@
-"""The talker's decode pass for 2 to 64 rows: matrix products (batch_product.py, batch_dense.py), and kernels between.
+"""The talker's decode pass for a batch: matrix products (batch_product.py, batch_dense.py), and kernels between.
 
-Torch twin: Talker.decode. Products always have 64 rows, or add up in an order that does not depend on the rows. So a
-row's result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading
-the weights takes the time. Products with few outputs are split over their inputs (split-K) to keep all SMs busy.
+Torch twin: Talker.decode. Torch's products always have 64 rows, and ours add up in one order for any number. So a row's
+result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading the
+weights takes the time. Products with few outputs are split over their inputs (split-K) to keep all SMs busy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
 from . import batch_dense
-from .batch_product import PARTS, ProductArgs, ProductShape, quantised_shape
+from .batch_product import PARTS, ROW_BLOCK, ProductArgs, ProductShape, quantised_shape
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
-MAX_ROWS = 64
+MAX_ROWS = batch_dense.DenseShape.most_rows
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
@@ -50,11 +50,16 @@ AttendArgs = structure(
 )
 
 
-def defines(config: ModelConfig, shape: ProductShape) -> tuple[str, ...]:
+def padded(rows: int) -> int:
+    """Return the rows of the scratch for so many rows."""
+    return -(-rows // ROW_BLOCK) * ROW_BLOCK
+
+
+def defines(config: ModelConfig, shape: ProductShape, rows: int) -> tuple[str, ...]:
     """Return the compiler options."""
     values = {
         **shape_of(config),
-        "PADDED_ROWS": MAX_ROWS,
+        "PADDED_ROWS": padded(rows),
         "QKV_PARTS": shape.parts["qkv"],
         "DELTA_PARTS": shape.parts["down"],
         "MIN_SPLIT": MIN_SPLIT,
@@ -92,7 +97,7 @@ def max_splits(max_seq_len: int) -> int:
 
 
 class BatchKernel(CudaKernel):
-    """state.work.x -> cache and state.logits, for 2 to 64 rows. Raises KernelUnavailable.
+    """state.work.x -> cache and state.logits, for 2 to `most_rows` rows. Raises KernelUnavailable.
 
     Allocates its scratch at construction; `run` allocates nothing and may be captured.
     """
@@ -102,8 +107,8 @@ class BatchKernel(CudaKernel):
     def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
-        if reason is None and not 2 <= state.batch <= MAX_ROWS:
-            reason = f"it supports 2 to {MAX_ROWS} rows"
+        if reason is None and not 2 <= state.batch <= (most := self.most_rows(talker)):
+            reason = f"it supports 2 to {most} rows"
         if reason:
             raise KernelUnavailable(reason)
         limits = Limits.of(device)
@@ -114,7 +119,7 @@ class BatchKernel(CudaKernel):
         self._make_arguments()
         shape = product_shape(config, talker.layers[0].qkv.format, state.batch, limits)
         self._attend_blocks = limits.multiprocessors * shape.attend_blocks
-        super().__init__(SOURCE, shape.target or limits.capability, defines(config, shape))
+        super().__init__(SOURCE, shape.target or limits.capability, defines(config, shape, state.batch))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._products = shape.products(talker, self.scratch, self._module, limits)
         self._overlapping = limits.overlapping and shape.is_ours  # torch's products wait for all earlier work
@@ -126,6 +131,11 @@ class BatchKernel(CudaKernel):
                     self._products.run(name, 0)
             self._attend(self._attends[0])
             self._swiglu()
+
+    @staticmethod
+    def most_rows(talker: Talker) -> int:
+        """Return the most rows for a talker's weights on its device."""
+        return product_shape(talker.config, talker.layers[0].qkv.format, MAX_ROWS, Limits.of(talker.device)).most_rows
 
     @staticmethod
     def make_scratch(
@@ -140,9 +150,10 @@ class BatchKernel(CudaKernel):
             "act": config.intermediate,
             "head": config.codebooks * config.code_vocab,
         }
-        sizes: dict[str, tuple[int, ...]] = {name: (MAX_ROWS, width) for name, width in widths.items()}
-        sizes["qkv"] = batch_dense.PARTS["qkv"], MAX_ROWS, (heads + 2 * kv_heads) * dim  # the most parts of any kind
-        sizes["delta"] = batch_dense.PARTS["down"], MAX_ROWS, config.hidden
+        sizes: dict[str, tuple[int, ...]] = {name: (padded(batch), width) for name, width in widths.items()}
+        parts = batch_dense.PARTS  # the most of any kind
+        sizes["qkv"] = parts["qkv"], padded(batch), (heads + 2 * kv_heads) * dim
+        sizes["delta"] = parts["down"], padded(batch), config.hidden
         new = {name: torch.zeros(size, device=device, dtype=torch.bfloat16) for name, size in sizes.items()}
         new["x"] = torch.zeros(batch, config.hidden, device=device)
         new["partial_o"] = torch.zeros(batch * heads * splits * dim, device=device)

@@ -8,16 +8,17 @@ __device__ __forceinline__ int split_size(int at) {
   return size;
 }
 
-// Lane i holds rows i and i + 32: new position (-1: no such row) and inclusive prefix sum of split counts.
-struct SplitCounts { int at[2], until[2], total; };
+// Lane i holds rows i, i + 32, ...: new position (-1: no such row) and inclusive prefix sum of split counts.
+constexpr int PLACES = PADDED_ROWS / 32;
+struct SplitCounts { int at[PLACES], until[PLACES], total; };
 __device__ __forceinline__ SplitCounts count_splits(const long long* position, int rows) {
   const int lane = threadIdx.x & 31;
   SplitCounts p;
   int before = 0;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) p.at[i] = lane + 32 * i < rows ? (int)position[lane + 32 * i] : -1;
+  for (int i = 0; i < PLACES; ++i) p.at[i] = lane + 32 * i < rows ? (int)position[lane + 32 * i] : -1;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < PLACES; ++i) {
     int sum = p.at[i] < 0 ? 0 : p.at[i] / split_size(p.at[i]) + 1;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
@@ -31,14 +32,21 @@ __device__ __forceinline__ SplitCounts count_splits(const long long* position, i
   return p;
 }
 
-__device__ __forceinline__ int value_of_row(const int (&value)[2], int row) {
-  const int first = __shfl_sync(~0u, value[0], row & 31), second = __shfl_sync(~0u, value[1], row & 31);
-  return row < 32 ? first : second;
+__device__ __forceinline__ int value_of_row(const int (&value)[PLACES], int row) {
+  int found = 0;
+#pragma unroll
+  for (int i = 0; i < PLACES; ++i) {
+    const int one = __shfl_sync(~0u, value[i], row & 31);
+    if (row >> 5 == i) found = one;
+  }
+  return found;
 }
 __device__ __forceinline__ Split split_of(const SplitCounts& p, int item) {
   const int split = item / KV_HEADS;
   Split a;
-  a.row = __popc(__ballot_sync(~0u, p.until[0] <= split)) + __popc(__ballot_sync(~0u, p.until[1] <= split));
+  a.row = 0;
+#pragma unroll
+  for (int i = 0; i < PLACES; ++i) a.row += __popc(__ballot_sync(~0u, p.until[i] <= split));
   a.kv = item % KV_HEADS;
   a.at = value_of_row(p.at, a.row);
   const int size = split_size(a.at);

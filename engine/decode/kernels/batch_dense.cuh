@@ -1,14 +1,15 @@
 // Matrix products of a batch with bf16 weights on Hopper's tensor cores (wgmma). Part of batch.cu.
 //
-// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 64 rows b. A block is one warpgroup. It takes work
-// items of FEATURES features f and one of `parts` parts of the inputs k. Batch rows are always the M = 64 rows of wgmma,
-// and features its N columns, so a row's result depends neither on the batch size nor on how features are divided among
-// blocks. Inputs and weights go through a pipeline of DEPTH stages in shared memory, 64 values of k at a time, in rows
-// of 128 bytes with the 128-byte swizzle.
+// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 128 rows b. A block has a warpgroup for every 64
+// rows. It takes work items of FEATURES features f and one of `parts` parts of the inputs k. Batch rows are always the
+// M = 64 rows of wgmma, and features its N columns, so a row's result depends neither on the batch size nor on how
+// features are divided among blocks. Inputs and weights go through a pipeline of DEPTH stages in shared memory, 64 values
+// of k at a time, in rows of 128 bytes with the 128-byte swizzle.
 
 #include "copy_async.cuh"
 
-constexpr int PRODUCT_ROWS = 8 * ROW_TILES, WARPGROUP = 128, COLUMNS = 32;  // N of an instruction
+constexpr int PRODUCT_ROWS = 8 * ROW_TILES, COLUMNS = 32;  // N of an instruction
+constexpr int PRODUCT_THREADS = 128 * ((PRODUCT_ROWS + 63) / 64);
 
 struct ProductArgs { const u16 *weights, *x; u16* out; int features, width, parts; };
 static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
@@ -19,8 +20,9 @@ __device__ __forceinline__ u64 descriptor_of(const u8* at) {
   const u64 swizzle_128 = 1, stride = 8 * 128 / 16, unused = 1;  // stride: from eight rows to the next eight
   return swizzle_128 << 62 | stride << 32 | unused << 16 | (__cvta_generic_to_shared(at) & 0x3ffff) >> 4;
 }
-// sum += a * b^T for tiles a [64, 16] and b [32, 16], asynchronously. Warp w holds rows 16 * w to 16 * w + 15 in the lane
-// layout of mma.m16n8k16. Rows of a past the batch are whatever follows in shared memory; their sums are never read.
+// sum += a * b^T for tiles a [64, 16] and b [32, 16], asynchronously. A group's warp w holds rows 16 * w to
+// 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of a past the batch are whatever follows in shared memory; their
+// sums are never read.
 __device__ __forceinline__ void wgmma(float (&sum)[16], u64 a, u64 b) {
   asm volatile("{.reg .pred p; setp.eq.u32 p, 0, 0;"
                "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
@@ -55,8 +57,8 @@ __device__ __forceinline__ void copy_tile(u8* to, const u16* from, long long wid
   to += row * 128 + (chunk ^ row % 8) * 16;
   from += row * width + chunk * 8;
 #pragma unroll
-  for (int r = 0; r < ROWS; r += WARPGROUP / 8)
-    if (ROWS % (WARPGROUP / 8) == 0 || r + row < ROWS) copy_async<16, false>(to + r * 128, from + r * width);
+  for (int r = 0; r < ROWS; r += PRODUCT_THREADS / 8)
+    if (ROWS % (PRODUCT_THREADS / 8) == 0 || r + row < ROWS) copy_async<16, false>(to + r * 128, from + r * width);
 }
 
 template <int FEATURES>
@@ -125,7 +127,8 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
       wgmma_wait();
       fence_sums();
       __syncthreads();  // all threads' copies have arrived, and no warp still reads the stage that is filled next
-      const u64 a = descriptor_of(stages + used % DEPTH * STAGE), b = descriptor_of(stages + used % DEPTH * STAGE + INPUTS);
+      const u8* stage = stages + used % DEPTH * STAGE;
+      const u64 a = descriptor_of(stage + threadIdx.x / 128 * (64 * 128)), b = descriptor_of(stage + INPUTS);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -149,8 +152,8 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
 }
 
 // One kernel, product_<features>, for each number of features that products need.
-#define PRODUCT(FEATURES, DEPTH)                                                                        \
-  extern "C" __global__ void __launch_bounds__(WARPGROUP, 1) product_##FEATURES(const ProductArgs s) { \
-    product<FEATURES, DEPTH>(s);                                                                        \
+#define PRODUCT(FEATURES, DEPTH)                                                                              \
+  extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) product_##FEATURES(const ProductArgs s) { \
+    product<FEATURES, DEPTH>(s);                                                                              \
   }
 PRODUCTS

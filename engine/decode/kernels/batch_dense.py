@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from ...cuda.kernel import Limits
 from ...cuda.nvrtc import compiler_version
-from .batch_product import ProductBlock, ProductShape, cost
+from .batch_product import ROW_BLOCK, ProductBlock, ProductShape, cost
 
 CAPABILITY, TARGET = "90", "90a"  # the one that has wgmma, and its architecture for the compiler
 MIN_COMPILER = (12, 0)
-THREADS = 128
+THREADS = 128  # of a block, for every ROW_BLOCK rows
 # Split-K: parts of each product, added up by the kernel that reads it. Fewer parts mean fewer blocks than
 # multiprocessors, or smaller blocks, and every block reads all inputs of its part.
 PARTS = {"qkv": 4, "out": 6, "gate_up": 1, "down": 6}
@@ -35,8 +35,14 @@ class DenseShape(ProductShape):
     tilings: Mapping[str, Tiling]  # by product
     parts = PARTS
     target = TARGET
+    most_rows = 2 * ROW_BLOCK
     attend_blocks = 2  # a third would take the registers that the next product needs to start early
     is_ours = True
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return -(-8 * self.row_tiles // ROW_BLOCK) * THREADS
 
     def shared(self, tiling: Tiling) -> int:
         """Return the bytes of dynamic shared memory per block."""
@@ -50,7 +56,7 @@ class DenseShape(ProductShape):
     def block(self, name: str, features: int) -> ProductBlock:
         """Return the block that computes a product of so many features."""
         tiling = self.tilings[name]
-        return ProductBlock(f"product_{tiling.features}", tiling.features, THREADS, self.shared(tiling))
+        return ProductBlock(f"product_{tiling.features}", tiling.features, self.threads, self.shared(tiling))
 
 
 def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> ProductShape:

@@ -17,6 +17,7 @@ from ...talker.weight import FORMATS, Weight
 
 MIN_CAPABILITY = 80  # first with bf16 tensor cores
 THREADS = 256
+ROW_BLOCK = 64  # rows of a product are padded to a multiple
 PARTS = {"qkv": 1, "out": 4, "gate_up": 1, "down": 4}  # of the inputs: a product with few outputs is split
 _MAX_TILES = 5  # tiles of 16 features per unit; their sums for 64 rows fit the registers
 # Bytes of a warp's step per tile; see Stages in the source.
@@ -61,8 +62,10 @@ class TorchProducts:
         multiply(x, self._weights[index][name], out)
 
     def head(self) -> None:
-        """Multiply scratch h -> head."""
-        linear(self._scratch["h"], self._head, self._scratch["head"])
+        """Multiply scratch h -> head, always so many rows at a time that bits do not depend on the batch size."""
+        inputs, outputs = (self._scratch[name].split(ROW_BLOCK) for name in ("h", "head"))
+        for x, out in zip(inputs, outputs, strict=True):
+            linear(x, self._head, out)
 
 
 class ProductBlock(NamedTuple):
@@ -80,6 +83,7 @@ class ProductShape:
     parts: Mapping[str, int] = PARTS
     target: str | None = None  # the compiler's name for the GPU, if not its compute capability
     attend_blocks = 3  # of `attend` per multiprocessor
+    most_rows = ROW_BLOCK
     is_ours = False
 
     def defines(self) -> dict[str, object]:
