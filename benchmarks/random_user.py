@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
+import itertools
 import json
 import pathlib
 import random
@@ -91,6 +92,7 @@ class User:
         """True if no engine is open and the device has its memory back. state: the probe's."""
         free = self.comfy.get("/higgs_bench")["free"]  # 0 on a CPU
         self.most_free = max(self.most_free, free)
+        state |= {"free": free, "most_free": self.most_free}  # told if it never closes
         return state["open"] == 0 and state["loaded"] == [] and free >= self.most_free - SLACK
 
 
@@ -129,8 +131,9 @@ def restart(user: User) -> str:
 
 
 def unload(user: User) -> str:
-    """Press Unload Models, then speak an earlier prompt."""
+    """Speak an earlier prompt, press Unload Models, and speak it again."""
     earlier = user.prompts.earlier()
+    user.speak(earlier)  # so that CUDA's libraries, which stay, are loaded before memory is first measured
     user.comfy.post("/free", user.rng.choice(BUTTONS))
     user.comfy.until(user.is_closed)
     return user.speak(earlier)
@@ -196,15 +199,18 @@ def two_clients(user: User) -> str:
     other = copy.copy(user)
     other.comfy = copy.copy(user.comfy)
     other.comfy.client = f"{user.rng.getrandbits(128):032x}"
-    listens, queues = user.rng.random() < 0.5, [[user.prompts.draw() for _ in range(2)] for _ in range(2)]
+    listens, drawn = user.rng.random() < 0.5, [user.prompts.draw() for _ in range(4)]
+    numbers = [user.number + place * 1_000_000 for place in range(4)]  # so that none writes into another's folder
+    queues = [list(zip(drawn, numbers, strict=True))[begin : begin + 2] for begin in (0, 2)]
     user.comfy.post("/higgs_tts/listen", {"client": user.comfy.client, "on": listens})
     with ThreadPoolExecutor(2) as clients:
-        outcomes = list(clients.map(lambda one, queue: list(map(one.run, queue)), (user, other), queues))
-    for drawn, outcome in zip((*queues[0], *queues[1]), (*outcomes[0], *outcomes[1]), strict=True):
-        user.succeed(drawn, outcome)
+        spoken = clients.map(lambda one, queue: [one.run(text, None, at) for text, at in queue], (user, other), queues)
+        outcomes = list(spoken)
+    for text, at, outcome in zip(drawn, numbers, itertools.chain(*outcomes), strict=True):
+        user.succeed(text, outcome, at)
         assert len({event["data"].get("prompt_id") for event in outcome.events} - {None}) == 1, "another's prompt"
     assert not any(outcome.data("higgs_tts.run") for outcome in outcomes[1]), "a client that does not listen got sound"
-    return " | ".join(", ".join(drawn.template for drawn in queue) for queue in queues)
+    return " | ".join(", ".join(text.template for text, _ in queue) for queue in queues)
 
 
 def delete(user: User) -> str:
