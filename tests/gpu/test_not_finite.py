@@ -28,10 +28,11 @@ WEIGHTS = {
 
 
 def pose(state, positions):
-    """Set random cache and input, every row at its position."""
+    """Set random cache and input, every row live at its position."""
     g = torch.Generator("cuda").manual_seed(1)
     for tensor in (state.cache.keys, state.cache.values, state.work.x):
         tensor.normal_(generator=g)
+    state.delay.done.fill_(False)
     state.cache.position.copy_(torch.tensor(positions, device="cuda"))
 
 

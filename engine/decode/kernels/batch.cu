@@ -1,5 +1,5 @@
-// Decode pass of a batch, between the matrix products: norms, attention, the MLP's gate. Also the products with quantised
-// weights (batch_product.cuh), and with bf16 weights on Hopper (batch_dense.cuh).
+// Decode pass of a batch, between the matrix products: norms, attention, the MLP's gate. Also the products with
+// quantised weights (batch_product.cuh), and with bf16 weights on Hopper (batch_dense.cuh).
 //
 // "Row" is a row of the batch. Each row is computed independently, in an order that depends only on its own position,
 // so its result does not depend on the other rows or their number. Residual stream and sums are fp32; products read
@@ -60,6 +60,7 @@ struct AttendArgs {
   const u16 *qkv, *qk_norm, *cos, *sin;
   u16 *keys, *values;         // of one layer: [rows][KV_HEADS][max_seq_len][DIM]
   const long long* position;  // [rows]: slot of this step's key and value
+  const u8* done;             // [rows]: not attended
   u16* attended;
   float* partial_o;           // these three: `Workspace` of each row and KV head, [rows][KV_HEADS][...]
   float2* partial_ml;
@@ -72,7 +73,7 @@ static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "batch.py fills another s
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) attend(const AttendArgs s) {
   __shared__ Shared sh;
   launch_dependent_grids();
-  const SplitCounts splits = count_splits(s.position, s.rows);
+  const SplitCounts splits = count_splits(s.position, s.done, s.rows);
   clear_queries(sh);
   for (int item = blockIdx.x; item < splits.total * KV_HEADS; item += gridDim.x) {
     const Split a = split_of(splits, item);

@@ -40,6 +40,7 @@ AttendArgs = structure(
     keys=BF16,
     values=BF16,
     position=INT64,
+    done=torch.bool,
     attended=BF16,
     partial_o=FP32,
     partial_ml=FP32,
@@ -107,8 +108,8 @@ class BatchKernel(CudaKernel):
     def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
-        if reason is None and not 2 <= state.batch <= (most := self.most_rows(talker)):
-            reason = f"it supports 2 to {most} rows"
+        if reason is None and not 2 <= state.batch <= self.most_rows(talker):
+            reason = f"it supports 2 to {self.most_rows(talker)} rows"
         if reason:
             raise KernelUnavailable(reason)
         limits = Limits.of(device)
@@ -186,6 +187,7 @@ class BatchKernel(CudaKernel):
             keys=keys,
             values=values,
             position=self._state.cache.position,
+            done=self._state.delay.done,
             rows=self._rows,
             max_seq_len=self._state.max_seq_len,
             max_splits=max_splits(self._state.max_seq_len),

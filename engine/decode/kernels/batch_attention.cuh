@@ -8,15 +8,18 @@ __device__ __forceinline__ int split_size(int at) {
   return size;
 }
 
-// Lane i holds rows i, i + 32, ...: new position (-1: no such row) and inclusive prefix sum of split counts.
+// Lane i holds rows i, i + 32, ...: new position (-1: no such row, or done) and inclusive prefix sum of split counts.
 constexpr int PLACES = PADDED_ROWS / 32;
 struct SplitCounts { int at[PLACES], until[PLACES], total; };
-__device__ __forceinline__ SplitCounts count_splits(const long long* position, int rows) {
+__device__ __forceinline__ SplitCounts count_splits(const long long* position, const u8* done, int rows) {
   const int lane = threadIdx.x & 31;
   SplitCounts p;
   int before = 0;
 #pragma unroll
-  for (int i = 0; i < PLACES; ++i) p.at[i] = lane + 32 * i < rows ? (int)position[lane + 32 * i] : -1;
+  for (int i = 0; i < PLACES; ++i) {
+    const int row = lane + 32 * i;
+    p.at[i] = row < rows && !done[row] ? (int)position[row] : -1;
+  }
 #pragma unroll
   for (int i = 0; i < PLACES; ++i) {
     int sum = p.at[i] < 0 ? 0 : p.at[i] / split_size(p.at[i]) + 1;

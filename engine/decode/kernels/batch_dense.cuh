@@ -3,8 +3,8 @@
 // out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 128 rows b. A block has a warpgroup for every 64
 // rows. It takes work items of FEATURES features f and one of `parts` parts of the inputs k. Batch rows are always the
 // M = 64 rows of wgmma, and features its N columns, so a row's result depends neither on the batch size nor on how
-// features are divided among blocks. Inputs and weights go through a pipeline of DEPTH stages in shared memory, 64 values
-// of k at a time, in rows of 128 bytes with the 128-byte swizzle.
+// features are divided among blocks. Inputs and weights go through a pipeline of DEPTH stages in shared memory, 64
+// values of k at a time, in rows of 128 bytes with the 128-byte swizzle.
 
 #include "copy_async.cuh"
 

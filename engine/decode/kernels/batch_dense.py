@@ -36,8 +36,12 @@ class DenseShape(ProductShape):
     parts = PARTS
     target = TARGET
     most_rows = 2 * ROW_BLOCK
-    attend_blocks = 2  # a third would take the registers that the next product needs to start early
     is_ours = True
+
+    @property
+    def attend_blocks(self) -> int:
+        """Blocks of `attend` per multiprocessor. A third takes what a product of few rows needs to start early."""
+        return 2 if self.row_tiles <= ROW_BLOCK // 8 else 3
 
     @property
     def threads(self) -> int:

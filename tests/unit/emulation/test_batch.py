@@ -131,6 +131,7 @@ def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capa
         x = torch.randn(batch, talker.config.hidden, generator=g)
         for state in (twin, ours):
             state.work.x.copy_(x)
+            state.delay.done.fill_(False)
             state.cache.prompt_length.copy_(torch.tensor(POSITIONS))
             state.cache.seek(torch.zeros(batch, dtype=torch.int64))
         talker.decode(twin)
@@ -153,11 +154,33 @@ def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weig
         kernels = batch_kernel(talker, state, "80" if weights else "90")
         state.work.x.copy_(torch.randn(70, talker.config.hidden, generator=g.manual_seed(2))[:batch])
         state.cache.position.zero_()
+        state.delay.done.fill_(False)
         kernels.run()
         said.append((state.logits[:2].clone(), state.cache.keys[:, :2].clone()))
         kernels.close()
     for few, *others in zip(*said, strict=True):
         assert all(torch.equal(few, many) for many in others)
+
+
+@torch.inference_mode()
+def test_a_row_that_is_done_is_not_attended(batch_kernel, narrow):
+    """The others' bits stay, and its cache too."""
+    talker, said = narrow("v3", CONTEXT), []
+    for done in (False, True):
+        state = DecodeState(talker.config, len(POSITIONS), CONTEXT, talker.device, torch.bfloat16)
+        kernels, g = batch_kernel(talker, state), torch.Generator().manual_seed(3)
+        for tensor in (state.work.x, state.cache.keys, state.cache.values):
+            tensor.normal_(generator=g)
+        before = state.cache.keys.clone()
+        state.cache.position.copy_(torch.tensor(POSITIONS))
+        state.delay.done.fill_(False)
+        state.delay.done[1] = done
+        kernels.run()
+        assert torch.equal(state.cache.keys[:, 1], before[:, 1]) == done
+        assert state.logits.isfinite().all()
+        said.append((state.logits[[0, 2, 3]], state.cache.keys[:, [0, 2, 3]], state.cache.values[:, [0, 2, 3]]))
+        kernels.close()
+    assert all(torch.equal(one, other) for one, other in zip(*said, strict=True))
 
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
@@ -172,6 +195,7 @@ def test_every_kernel_passes_on_cuda_s_nan(batch_kernel, narrow, monkeypatch, sh
     state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.cache.position.copy_(torch.tensor(POSITIONS))
+    state.delay.done.fill_(False)
     kernels = batch_kernel(talker, state)
     kernels.run()
     assert state.logits.isnan().all()
