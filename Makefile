@@ -7,7 +7,7 @@ TWO := -n 2 --dist worksteal
 FLOOR := .matrix/transformers-4.50.3
 # What depends on transformers or tokenizers: the rest is the same under any of them.
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
-	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py transcribe.py)
+	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py transcribe.py words_whisper.py)
 
 LINT_JS := $(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
 	"web/**/*.js" "tests/**/*.js" tests/web && $(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web

@@ -66,13 +66,6 @@ class Whisper:
         settings = {"language": "en", "beam_size": 1, "without_timestamps": True, "condition_on_previous_text": False}
         return " ".join(segment.text.strip() for segment in self._model.transcribe(sound, **settings)[0])
 
-    def words(self, wav: torch.Tensor) -> list[tuple[str, float, float]]:
-        """Return the words with their start and end in seconds."""
-        sound = resample(wav, 24_000, RATE).numpy()
-        settings = {"language": "en", "beam_size": 1, "word_timestamps": True, "condition_on_previous_text": False}
-        segments = self._model.transcribe(sound, **settings)[0]
-        return [(word.word, word.start, word.end) for segment in segments for word in segment.words]
-
 
 class Dnsmos:
     """Microsoft's estimate of listeners' ratings, 1 to 5, from the package speechmos. Clips are scaled to one peak."""

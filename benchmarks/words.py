@@ -1,12 +1,12 @@
 """Errors of word times against a synthesiser's own, and what they cost beside speaking.
 
     python benchmarks/word_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
-    python benchmarks/words.py CLIPS --write [--whisper]
+    python benchmarks/words.py CLIPS --write [--whisper FOLDER]
     python benchmarks/words.py --shape v3 --device cuda:0 --write      random weights of the published shape
 
 A clip is encoded by the checkpoint's codec, and its talker reads text and codes. A word's true start is Kokoro's. Its
 true end is Kokoro's too, or the last sound before it: Kokoro's last phoneme of a sentence lasts 0.25 s longer than its
-sound. Rows of free speech compare with Whisper, which errs itself; --whisper needs benchmarks/requirements.txt.
+sound. Rows of free speech compare with Whisper, which errs itself. FOLDER is in transformers' format.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from common import commit, put, write_shapes  # noqa: E402
-from hearing import Whisper, loudness  # noqa: E402
-from word_matching import HeardWord, placed  # noqa: E402
+from hearing import loudness  # noqa: E402
 
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SpeechResult, SpokenTurn, Word  # noqa: E402
 from engine.codec.model import build_encoder  # noqa: E402
 from engine.core.config import FRAME_SAMPLES, SamplingParams  # noqa: E402
 from engine.words.attention import Head  # noqa: E402
 from engine.words.estimate import estimate  # noqa: E402
+from engine.words.whisper import WhisperAligner  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "words.json"
 SPOKEN = 20  # sentences of free speech
-BY_WHISPER = 5  # one clip in this many: each takes it some seconds
 AUDIBLE = 10 ** (-50 / 20)  # relative to full scale
 NARRATION = "It rained all night, and the river rose above the road. " * 4
 EXAMPLE = (Head(18, 3), Head(20, 5), Head(24, 7))  # as many, and as deep, as a trained talker may have
@@ -104,21 +103,16 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def methods(engine: Engine, whisper: Whisper | None) -> dict:
+def methods(engine: Engine, whisper: pathlib.Path | None) -> dict:
     """Return method -> function from a speech of one chunk to its words."""
-
-    def by_whisper(speech: SpeechResult) -> tuple[Word, ...]:
-        (turn,), wav = speech.said, speech.wav
-        return tuple(placed(turn, wav, [HeardWord(*word) for word in whisper.words(wav)]))
-
     found = {
         "attention": lambda speech: engine.words_by(engine.heads(), speech),
         "estimated": lambda speech: tuple(word for turn in speech.said for word in estimate(speech.wav, turn)),
     }
-    return found | ({"whisper": by_whisper} if whisper else {})
+    return found | ({"whisper": WhisperAligner(whisper, engine.device).align} if whisper else {})
 
 
-def judge(folder: pathlib.Path, device: str, whisper: Whisper | None) -> list[dict]:
+def judge(folder: pathlib.Path, device: str, whisper: pathlib.Path | None) -> list[dict]:
     """Return the rows of all methods, for the clips and for the talker's own speech."""
     rows = []
     with Engine(EngineConfig(str(EMBEDDED), device=device)) as engine:
@@ -136,8 +130,7 @@ def judge(folder: pathlib.Path, device: str, whisper: Whisper | None) -> list[di
             kinds["known speaker" if row["speaker"] == "heart" else "unknown speakers"].append(row)
         speeches = {row["name"]: (clips.speech(row), clips.truth(row)) for row in clips.rows}
         for name, words in by.items():
-            chosen = list(speeches.items())[:: BY_WHISPER if name == "whisper" else 1]
-            each = {key: errors(words(speech), truth) for key, (speech, truth) in chosen}
+            each = {key: errors(words(speech), truth) for key, (speech, truth) in speeches.items()}
             other = sum(not found for found in each.values())
             everything = [error for found in each.values() for error in found]
             rows.append(row_of(name, everything, cost_pct=costs[name], clips=len(each) - other, other_words=other))
@@ -193,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", type=pathlib.Path, nargs="?", help="folder of word_clips.py")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--whisper", action="store_true", help="judge Whisper base too, and free speech by it")
+    parser.add_argument("--whisper", type=pathlib.Path, help="folder of a Whisper to judge too, and free speech by it")
     parser.add_argument("--shape", choices=("v2", "v3"), help="judge random weights of this shape instead")
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
     given = parser.parse_args()
@@ -212,7 +205,7 @@ def main() -> None:
         result["shapes"] = put(result["shapes"], row, ("shape", "machine"))
         print(json.dumps(row, indent=1))
     else:
-        rows = judge(given.clips, given.device, Whisper() if given.whisper else None)
+        rows = judge(given.clips, given.device, given.whisper)
         truth = "Kokoro-82M, its phonemes' durations"
         result |= {"truth": truth, "sample_rate": SAMPLE_RATE, "rows": rows} | machine
         print(json.dumps(rows, indent=1))

@@ -9,8 +9,18 @@ from pathlib import Path
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
-from .comfy import progress_text, types, widgets
+from ..engine import (
+    DEFAULT_GRAPHS,
+    DTYPES,
+    GRAPHS,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    download_checkpoint,
+    find_whispers,
+    whisper_size,
+)
+from .comfy import folders, progress_text, types, widgets
 from .comfy.devices import device_names, resolve_devices, resolve_runner
 from .comfy.node_errors import check_interrupt, is_interrupted, node_errors
 from .comfy.sharing import share_patchers
@@ -84,10 +94,16 @@ class HiggsTTSLoadModel(io.ComfyNode):
             folder, name = _resolve_model(str(model), cls.hidden.unique_id)
             files = fingerprint(folder)  # before reading, so a later change is noticed
             devices, warning = resolve_devices(device)
-            config = EngineConfig(model=str(folder), runner=resolve_runner(graphs))
+            config = EngineConfig(model=str(folder), runner=resolve_runner(graphs), whisper=_smallest_whisper())
             engines = [Engine(replace(config, device=device, **settings)) for device in devices]
             files += fingerprint(engines[0].checkpoint.codec_folder)
         return io.NodeOutput(share_patchers(engines, files, name, warning))
+
+
+def _smallest_whisper() -> str | None:
+    """Return the folder of the Whisper that costs least, for word times."""
+    found = find_whispers(folders.registered(folders.WHISPER)).values()
+    return str(min(found, key=whisper_size)) if found else None
 
 
 def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:

@@ -23,9 +23,7 @@ from .load import show_download
 from .voice import part_inputs, part_of
 
 NAME = "Higgs Transcribe"
-FOLDER = "whisper"  # below models/
-
-folders.register(FOLDER)
+folders.register(folders.WHISPER)
 
 
 class HiggsTTSTranscribe(io.ComfyNode):
@@ -67,7 +65,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
         with node_errors(NAME):
             wav, rate = clips.to_clip(audio)
             part = part_of(wav, rate, start, length)
-            name, roots = str(whisper).removeprefix(DOWNLOAD), folders.registered(FOLDER)
+            name, roots = str(whisper).removeprefix(DOWNLOAD), folders.registered(folders.WHISPER)
             folder = find_whispers(roots).get(name)
             if folder is None and name not in WHISPERS:
                 raise HiggsError(_missing(name))
@@ -82,10 +80,11 @@ class HiggsTTSTranscribe(io.ComfyNode):
 
 
 def _missing(whisper: str) -> str:
-    return f"there is no {str(whisper)[:80]!r} in models/{FOLDER}. Put it there and press R, or choose a download."
+    place = f"models/{folders.WHISPER}"
+    return f"there is no {str(whisper)[:80]!r} in {place}. Put it there and press R, or choose a download."
 
 
 def choices() -> list[str]:
     """Return the local models, then those that can be downloaded."""
-    here = find_whispers(folders.registered(FOLDER))
+    here = find_whispers(folders.registered(folders.WHISPER))
     return [*here, *(DOWNLOAD + name for name in WHISPERS if name not in here)]

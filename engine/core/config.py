@@ -133,6 +133,7 @@ class EngineConfig(_Ranged):
     kernels: str = "auto"  # "auto": our CUDA kernels if supported; "torch": torch ops only
     prefixes: int = _number(4, 0, 64)  # prompt prefixes (voice, scene) in the prefix cache
     adapters: tuple[Adapter, ...] = ()  # merged in this order
+    whisper: str | None = None  # folder of a Whisper in transformers' format, for word times where no head aligns
     # GB of GPU memory that the engine may grow to as it batches sequences; 0: all free memory.
     memory: float = _number(0.0, 0.0, 1024.0, step=1.0)
 

@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -32,6 +33,7 @@ from ..voice.voice import Voice
 from ..words.align import align, find_heads
 from ..words.attention import Head
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
+from ..words.whisper import WhisperAligner
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
 from .dtypes import auto_dtype, compute_dtype
@@ -66,6 +68,7 @@ class Engine(SpeechAPI):
         self.loaded: LoadedModel | None = None  # None if closed; public for tests and benchmarks only
         self.kept = KeptCodes()
         self._heads: tuple[Head, ...] | None = None  # None until they were looked for
+        self._whisper = WhisperAligner(Path(config.whisper), self.device) if config.whisper else None
 
     @property
     def family(self) -> str:
@@ -156,6 +159,8 @@ class Engine(SpeechAPI):
         loaded, self.loaded = self.loaded, None
         if loaded is not None:
             loaded.close()
+        if self._whisper is not None:
+            self._whisper.close()
 
     def _on_device(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -201,6 +206,9 @@ class Engine(SpeechAPI):
         with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # a full or closed device costs only exact times
             if heads := self.heads():
                 return self.words_by(heads, speech)
+            if self._whisper is not None:
+                with self._talker():
+                    return self._whisper.align(speech)
         return super().words(speech)
 
     @torch.inference_mode()

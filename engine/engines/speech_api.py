@@ -93,7 +93,8 @@ class SpeechAPI(ABC):
     def words(self, speech: SpeechResult) -> tuple[Word, ...]:
         """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time.
 
-        By the talker's attention, if it has aligning heads, is open and has the memory; else estimated.
+        By the talker's attention, if it has aligning heads; else by Whisper's, if one is configured; else, or if the
+        engine is closed or short of memory, estimated.
         """
         return tuple(word for chunk in speech.said for word in estimate(speech.wav, chunk))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from ..device.memory import drop
 from ..files.json_file import read_json
 from ..voice.clip import Wave, check_clip, prepare_clip
 
-_HEARS = 16_000  # Hz
+HEARS = 16_000  # Hz
 _WEIGHTS = "model.safetensors"
 _FILES = ("*.json", "*.txt", _WEIGHTS)
 WHISPERS = {
@@ -61,27 +62,43 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     Raises HiggsError if the clip is unsuitable, or the folder holds no complete Whisper.
     """
     check_clip(wav, sample_rate)
-    heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, _HEARS)
-    kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
-    classes = [import_optional("transformers", kind) for kind in kinds]
-    # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
-    dtype = torch.float32 if device.type == "cpu" else "auto"
+    heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
+    extractor, tokenizer, model = load_whisper(folder, device)
     try:
-        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
-        model = classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise HiggsError(
-            f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
-        ) from error
-    try:
-        model.eval().to(device)
-        features = extractor(heard.numpy(), sampling_rate=_HEARS, return_tensors="pt").input_features
+        model.to(device)
+        features = extractor(heard.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
         ids = model.generate(features.to(device, model.dtype))
         return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
     finally:
         drop((*model.parameters(), *model.buffers()))
         if device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def load_whisper(folder: Path, device: torch.device) -> tuple[Any, Any, Any]:
+    """Return transformers' feature extractor, tokenizer and model, on the host in the dtype for a device.
+
+    Raises HiggsError if transformers is missing, or the folder holds no complete Whisper.
+    """
+    kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
+    classes = [import_optional("transformers", kind) for kind in kinds]
+    # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
+    dtype = torch.float32 if device.type == "cpu" else "auto"
+    try:
+        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
+        return extractor, tokenizer, classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise HiggsError(
+            f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
+        ) from error
+
+
+def require_whisper(folder: Path) -> None:
+    """Raise HiggsError if a folder holds no Whisper."""
+    if not _is_whisper(folder):
+        raise HiggsError(
+            f"{folder} holds no Whisper. Choose a folder in transformers' format, with config.json and {_WEIGHTS}."
+        )
 
 
 def _is_whisper(folder: Path) -> bool:

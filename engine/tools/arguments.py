@@ -84,6 +84,12 @@ def _say_parser(commands):
 
 def _srt_words_argument(command):
     _number_argument(command, SubtitleParams, "srt_words", "most words of a subtitle cue; 0: one cue per sentence")
+    _whisper_argument(command)
+
+
+def _whisper_argument(command):
+    told = "Whisper folder in transformers' format, for times of words if the model itself does not tell them"
+    command.add_argument("--whisper", metavar="DIR", help=told)
 
 
 def _cue_arguments(command):
@@ -217,6 +223,7 @@ def _serve_parser(commands):
     )
     _number_argument(command, EngineConfig, "batch", "maximum chunks generated together; 0: as many as fit")
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
+    _whisper_argument(command)
     _ray_arguments(command)
     _way_arguments(command)
     _model_arguments(command)

@@ -32,6 +32,7 @@ def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
         runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
         kernels=getattr(args, "kernels", EngineConfig.kernels),
         adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
+        whisper=getattr(args, "whisper", None),
     )
 
 

@@ -11,7 +11,7 @@ from ..prompt.builder import PromptBuilder
 from ..speech.result import SpeechResult, SpokenTurn
 from ..talker import Talker
 from .attention import Head, ReadChunk, attention_to_words, read_chunk
-from .boundaries import word_spans
+from .boundaries import placed
 from .estimate import estimate
 from .heads import choose_heads
 from .path import find_paths
@@ -50,10 +50,7 @@ def _aligned(
     maps = torch.stack([_shifted(one, head.lag) for one, head in zip(maps, sorted(heads), strict=True)])
     starts = _evened(find_paths(maps.mean(0, keepdim=True))[0][0].tolist(), chunk)
     samples = [(start + 0.5) * _FRAME - turn.lead for start in starts]
-    return [
-        Word(text, (turn.start + start) / SAMPLE_RATE, (turn.start + stop) / SAMPLE_RATE, turn.speaker, "attention")
-        for text, (start, stop) in zip(chunk.words, word_spans(samples, wav[turn.start : turn.stop]), strict=True)
-    ]
+    return placed(chunk.words, samples, wav, turn, "attention")
 
 
 def _shifted(attention: torch.Tensor, lag: int) -> torch.Tensor:

@@ -8,6 +8,8 @@ import torch
 
 from ..audio.levels import silences
 from ..core.config import FRAME_RATE, SAMPLE_RATE
+from ..speech.result import SpokenTurn
+from .word import Word
 
 _FRAME = SAMPLE_RATE // FRAME_RATE
 LEAST_PAUSE = round(0.06 * SAMPLE_RATE)  # shorter silences are stops inside words
@@ -45,3 +47,14 @@ def word_spans(starts: Sequence[float], wav: torch.Tensor) -> list[tuple[int, in
         begins.append(max(at, ends[-1]))
     ends.append(max(last, begins[-1] + _SHORTEST))
     return [(min(start, len(wav)), min(stop, len(wav))) for start, stop in zip(begins, ends, strict=True)]
+
+
+def placed(
+    words: Sequence[str], starts: Sequence[float], wav: torch.Tensor, chunk: SpokenTurn, method: str
+) -> list[Word]:
+    """Return the words of a chunk. starts: of each word, as in `word_spans`. wav: the whole speech [n]."""
+    spans = word_spans(starts, wav[chunk.start : chunk.stop])
+    return [
+        Word(text, (chunk.start + start) / SAMPLE_RATE, (chunk.start + stop) / SAMPLE_RATE, chunk.speaker, method)
+        for text, (start, stop) in zip(words, spans, strict=True)
+    ]

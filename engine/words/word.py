@@ -18,7 +18,7 @@ class Word:
     start: float  # seconds in the speech's wav
     end: float
     speaker: str = ""
-    method: str = "estimated"  # how the times were found: attention or estimated
+    method: str = "estimated"  # how the times were found: attention, whisper or estimated
 
 
 def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:

@@ -11,6 +11,8 @@ import folder_paths
 from ...engine import HiggsError
 from .portable_names import portable_parts
 
+WHISPER = "whisper"  # below models/
+
 
 def register(name: str, extensions: Collection[str] = ()) -> None:
     """Register models/`name` with ComfyUI. Entries of `name` in extra_model_paths.yaml stay first.

@@ -1,8 +1,6 @@
 """When words are heard: paths through attention, aligning heads, ends at pauses, Whisper's times for known words."""
 
-import importlib
 import json
-import pathlib
 from dataclasses import replace
 
 import pytest
@@ -199,25 +197,3 @@ def test_a_word_ends_before_a_pause_and_the_last_with_the_sound():
     assert starts == [4, 10.5, 24.5, 31.5, 45.5, 50.5, 66.5, 72.5]
     assert [ends[place] for place in (1, 3, 5, 7)] == [17, 39, 57, 80]
     assert [ends[place] for place in (0, 2, 4, 6)] == [9.5, 30.5, 49.5, 71.5]
-
-
-@pytest.fixture
-def matched(monkeypatch):
-    """Return the times of known words, by those that Whisper heard."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    matching = importlib.import_module("word_matching")
-    return lambda words, heard: matching.match_times(words, [matching.HeardWord(*one) for one in heard], 0.0, 3.0)
-
-
-def test_whisper_s_times_are_those_of_the_known_words(matched):
-    heard = (" Mr", 0.1, 0.3), (" Smith", 0.3, 0.7), (" icecream", 1.0, 1.8), (" Yes", 2.5, 2.8)
-    times = matched(["Mr.", "Smyth,", "ice", "cream", "7:22", "here?", "Yes!"], heard)
-    assert times[0] == pytest.approx((0.1, 0.3)) and times[1] == pytest.approx((0.3, 0.7))
-    assert times[2] == pytest.approx((1.0, 1.3)) and times[3] == pytest.approx((1.3, 1.8))
-    assert times[4] == pytest.approx((1.8, 2.1)) and times[5] == pytest.approx((2.1, 2.5))  # not heard: shared out
-    assert times[6] == pytest.approx((2.5, 2.8))
-
-
-@pytest.mark.parametrize("heard", [[], [("Zzz", 0.2, 0.9)]])
-def test_words_that_whisper_does_not_hear_share_the_time(matched, heard):
-    assert matched(["Ah", "Ohno"], heard) == [pytest.approx((0.0, 1.0)), pytest.approx((1.0, 3.0))]

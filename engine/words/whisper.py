@@ -1,0 +1,182 @@
+"""Words of a finished speech by Whisper's attention while it reads the known text. For talkers without aligning heads.
+
+As in OpenAI's whisper/timing.py: one pass of encoder and decoder, cross-attention of the alignment heads, normalised
+over tokens, a median over time, a monotonic path. Pauses are left out, and a constant lag is taken off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch.nn.functional import pad
+
+from ..audio.resample import resample
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..device.memory import to_device
+from ..preview.transcribe import HEARS, load_whisper, require_whisper
+from ..speech.result import SpeechResult
+from .boundaries import pauses_of, placed
+from .estimate import estimate
+from .letters import words_of
+from .path import path_starts
+from .word import Word
+
+_FRAME = SAMPLE_RATE // 50  # samples of a position of the encoder
+_EARLY = 5  # positions by which attention comes before the sound, in whisper-base
+_LAG = SAMPLE_RATE // 200  # what is left then
+_MEDIAN = 7  # positions
+# No memory, or another transformers than those known.
+_FAILED = (HiggsError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_LOG = logging.getLogger("higgs_tts")
+
+
+class WhisperAligner:
+    """Aligns with the Whisper in a folder, which is loaded at the first call and stays on the host until `close`.
+
+    Its weights are on the device during a call only. Raises HiggsError if the folder holds no Whisper.
+    """
+
+    def __init__(self, folder: Path, device: torch.device):
+        require_whisper(folder)
+        self._folder, self._device = folder, device
+        self._loaded: tuple[Any, Any, Any] | None = None
+
+    def close(self) -> None:
+        """Drop the weights."""
+        self._loaded = None
+
+    @torch.inference_mode()
+    def align(self, speech: SpeechResult) -> tuple[Word, ...]:
+        """Return the words of a speech in order. Chunks over 30 s, or of more text than Whisper reads, are estimated.
+
+        If Whisper fails, all are, and the log says why: the speech is there already.
+        """
+        try:
+            found = self._starts(speech)
+        except _FAILED as error:
+            _LOG.warning("Higgs TTS could not find the times of words with Whisper, so they are estimated: %s", error)
+            found = [None] * len(speech.said)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        words: list[Word] = []
+        for turn, starts in zip(speech.said, found, strict=True):
+            if starts is None:
+                words += estimate(speech.wav, turn)
+            else:
+                words += placed(words_of(turn.text), starts, speech.wav, turn, "whisper")
+        return tuple(words)
+
+    def _starts(self, speech: SpeechResult) -> list[list[float] | None]:
+        if self._loaded is None:
+            self._loaded = load_whisper(self._folder, self._device)
+        reader = Reader(*self._loaded, self._device)
+        return [
+            reader.starts(turn.text, speech.wav[turn.start : turn.stop]) if turn.is_spoken else None
+            for turn in speech.said
+        ]
+
+
+class Reader:
+    """Reads the chunks of one speech. Its language is the one that Whisper hears in the first of them."""
+
+    def __init__(self, extractor: Any, tokenizer: Any, whisper: Any, device: torch.device):
+        self._extractor, self._tokenizer, self._model, self._device = extractor, tokenizer, whisper.model, device
+        self._settings, self._begin = whisper.generation_config, []
+        tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        self._weights = {name: to_device(tensor, device) for name, tensor in tensors.items()}
+        layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
+        upper = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
+        self._heads = [tuple(head) for head in getattr(self._settings, "alignment_heads", None) or upper]
+        self._most = whisper.config.max_target_positions, whisper.config.max_source_positions
+
+    def starts(self, text: str, wav: torch.Tensor) -> list[float] | None:
+        """Return the sample at which each word of a chunk starts in its wav [n]. None if it cannot be read."""
+        tokens, frames = self.tokens(text), -(-len(wav) // _FRAME)
+        count = sum(map(len, tokens))
+        if not all(tokens) or not tokens or frames > self._most[1] or count + 5 > self._most[0] or frames <= count + 1:
+            return None
+        hidden = self._heard(wav)
+        ids = [*self._begin, *(token for word in tokens for token in word), self._settings.eos_token_id]
+        score = self._score(self.attention(ids, hidden)[..., :frames])  # [N + 1, T]
+        places = _sounding(wav, frames)
+        if len(places) < len(score):
+            places = torch.arange(frames)
+        first = places[path_starts(score[:, places].T[None].numpy())[0]]
+        at, starts = 0, []
+        for word in tokens:
+            starts.append((float(first[at]) + 0.5) * _FRAME + _LAG)
+            at += len(word)
+        return starts
+
+    def tokens(self, text: str) -> list[list[int]]:
+        """Return the tokens of each word, with the space before it if it has one."""
+        found, at = [], 0
+        for word in words_of(text):
+            at = max(at, text.find(word, at))
+            spaced = word if at and text[at - 1].isalnum() else f" {word}"
+            found.append(self._tokenizer.encode(spaced, add_special_tokens=False))
+            at += len(word)
+        return found
+
+    def _run(self, ids: list[int], **given: Any) -> Any:
+        given |= {"decoder_input_ids": torch.tensor([ids], device=self._device), "use_cache": False}
+        return functional_call(self._model, self._weights, kwargs=given)
+
+    def _heard(self, wav: torch.Tensor) -> torch.Tensor:
+        """Return what the encoder makes of a sound, and find the language once."""
+        sound = resample(wav, SAMPLE_RATE, HEARS)
+        features = self._extractor(sound.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
+        embedding, start = self._weights["decoder.embed_tokens.weight"], self._settings.decoder_start_token_id
+        read = self._run([start], input_features=to_device(features, self._device).to(embedding.dtype))
+        if not self._begin:
+            self._begin = [start]
+            if languages := getattr(self._settings, "lang_to_id", None):  # English-only models have none
+                ids = torch.tensor(list(languages.values()))
+                best = embedding[ids.to(self._device)] @ read.last_hidden_state[0, -1]
+                self._begin += [int(ids[int(best.argmax())]), self._settings.task_to_id["transcribe"]]
+            self._begin.append(self._settings.no_timestamps_token_id)
+        return read.encoder_last_hidden_state
+
+    def attention(self, ids: list[int], hidden: torch.Tensor) -> torch.Tensor:
+        """Return the attention [heads, ids, positions] of the alignment heads, fp32 on the host."""
+        seen: dict[tuple[int, str], torch.Tensor] = {}
+        with contextlib.ExitStack() as hooks:
+            for layer in {layer for layer, _ in self._heads}:
+                for name in ("q_proj", "k_proj"):
+                    part = getattr(self._model.decoder.layers[layer].encoder_attn, name)
+                    hook = part.register_forward_hook(
+                        lambda part, given, out, key=(layer, name): seen.__setitem__(key, out[0])
+                    )
+                    hooks.callback(hook.remove)
+            self._run(ids, encoder_outputs=(hidden,))
+        dim = hidden.shape[-1] // self._model.config.decoder_attention_heads
+        maps = []
+        for layer, head in self._heads:
+            q, k = (seen[layer, name][:, head * dim : (head + 1) * dim].float() for name in ("q_proj", "k_proj"))
+            maps.append((q @ k.T * dim**-0.5).softmax(-1))
+        return torch.stack(maps).cpu()
+
+    def _score(self, attention: torch.Tensor) -> torch.Tensor:
+        """Return how well each token, and then the end, fits each position: [N + 1, T] from [heads, ids, T]."""
+        shares = attention / attention.sum(-1, keepdim=True)
+        normal = (shares - shares.mean(1, keepdim=True)) / (shares.std(1, correction=0, keepdim=True) + 1e-9)
+        margin = min(_MEDIAN // 2, normal.shape[-1] - 1)
+        smooth = pad(normal, (margin, margin), mode="reflect").unfold(-1, 2 * margin + 1, 1).median(-1).values
+        places = (torch.arange(smooth.shape[-1]) - _EARLY).clamp(min=0)
+        return smooth.mean(0)[len(self._begin) - 1 : -1, places]  # a token is attended to where it is predicted
+
+
+def _sounding(wav: torch.Tensor, frames: int) -> torch.Tensor:
+    """Return the positions that are neither in a pause nor before or after the speech."""
+    first, last, pauses = pauses_of(wav)
+    middle = (torch.arange(frames) + 0.5) * _FRAME
+    kept = (middle > first) & (middle < last)
+    for start, stop in pauses:
+        kept &= ~((middle > start) & (middle < stop))
+    return kept.nonzero().flatten()
