@@ -89,7 +89,7 @@ class Reader:
         self._extractor, self._tokenizer, self._model, self._device = extractor, tokenizer, whisper.model, device
         self._settings, self._begin = whisper.generation_config, []
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        self._weights = {name: to_device(tensor, device) for name, tensor in tensors.items()}
+        self._weights = {name: tensor.to(device) for name, tensor in tensors.items()}  # not pinned: too large
         layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
         upper = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
         self._heads = [tuple(head) for head in getattr(self._settings, "alignment_heads", None) or upper]
