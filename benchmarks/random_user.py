@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import itertools
 import json
 import pathlib
 import random
@@ -199,18 +198,17 @@ def two_clients(user: User) -> str:
     other = copy.copy(user)
     other.comfy = copy.copy(user.comfy)
     other.comfy.client = f"{user.rng.getrandbits(128):032x}"
-    listens, drawn = user.rng.random() < 0.5, [user.prompts.draw() for _ in range(4)]
-    numbers = [user.number + place * 1_000_000 for place in range(4)]  # so that none writes into another's folder
-    queues = [list(zip(drawn, numbers, strict=True))[begin : begin + 2] for begin in (0, 2)]
+    listens = user.rng.random() < 0.5
+    queued = [(user.prompts.draw(), None, user.number + place * 1_000_000) for place in range(4)]  # a folder for each
     user.comfy.post("/higgs_tts/listen", {"client": user.comfy.client, "on": listens})
     with ThreadPoolExecutor(2) as clients:
-        spoken = clients.map(lambda one, queue: [one.run(text, None, at) for text, at in queue], (user, other), queues)
-        outcomes = list(spoken)
-    for text, at, outcome in zip(drawn, numbers, itertools.chain(*outcomes), strict=True):
-        user.succeed(text, outcome, at)
+        parts = queued[:2], queued[2:]
+        outcomes = list(clients.map(lambda one, part: [one.run(*given) for given in part], (user, other), parts))
+    for (drawn, _, number), outcome in zip(queued, (*outcomes[0], *outcomes[1]), strict=True):
+        user.succeed(drawn, outcome, number)
         assert len({event["data"].get("prompt_id") for event in outcome.events} - {None}) == 1, "another's prompt"
     assert not any(outcome.data("higgs_tts.run") for outcome in outcomes[1]), "a client that does not listen got sound"
-    return " | ".join(", ".join(text.template for text, _ in queue) for queue in queues)
+    return " | ".join(", ".join(drawn.template for drawn, *_ in part) for part in parts)
 
 
 def delete(user: User) -> str:

@@ -73,7 +73,7 @@ def _say_parser(commands):
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow begin and end codes inside speech")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, one cue per sentence")
-    _srt_words_argument(command)
+    _word_time_arguments(command)
     command.add_argument("--words", metavar="FILE.json", help="also write when each word is heard")
     command.add_argument("--mouth", metavar="FILE.json", help="also write mouth shapes, as Rhubarb Lip Sync does")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
@@ -82,7 +82,7 @@ def _say_parser(commands):
     _model_arguments(command)
 
 
-def _srt_words_argument(command):
+def _word_time_arguments(command):
     _number_argument(command, SubtitleParams, "srt_words", "most words of a subtitle cue; 0: one cue per sentence")
     _whisper_argument(command)
 
@@ -132,7 +132,7 @@ def _narrate_parser(commands):
     low, high, _ = range_of(SamplingParams, "paragraph_gap")
     text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
     command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
-    _srt_words_argument(command)
+    _word_time_arguments(command)
     command.add_argument(
         "--words", action="store_true", help="also write when each word is heard, a file per chapter; --srt-words does"
     )

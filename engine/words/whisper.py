@@ -93,13 +93,16 @@ class Reader:
         layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
         upper = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
         self._heads = [tuple(head) for head in getattr(self._settings, "alignment_heads", None) or upper]
-        self._most = whisper.config.max_target_positions, whisper.config.max_source_positions
+        self._most_tokens, self._most_frames = whisper.config.max_target_positions, whisper.config.max_source_positions
 
     def starts(self, text: str, wav: torch.Tensor) -> list[float] | None:
         """Return the sample at which each word of a chunk starts in its wav [n]. None if it cannot be read."""
         tokens, frames = self.tokens(text), -(-len(wav) // _FRAME)
         count = sum(map(len, tokens))
-        if not all(tokens) or not tokens or frames > self._most[1] or count + 5 > self._most[0] or frames <= count + 1:
+        fits = (
+            frames <= self._most_frames and count + 5 <= self._most_tokens
+        )  # with the four before the text, and the end
+        if not fits or not tokens or not all(tokens) or frames <= count + 1:
             return None
         hidden = self._heard(wav)
         ids = [*self._begin, *(token for word in tokens for token in word), self._settings.eos_token_id]
@@ -129,7 +132,7 @@ class Reader:
         return functional_call(self._model, self._weights, kwargs=given)
 
     def _heard(self, wav: torch.Tensor) -> torch.Tensor:
-        """Return what the encoder makes of a sound, and find the language once."""
+        """Encode a sound. The first one also decides the language."""
         sound = resample(wav, SAMPLE_RATE, HEARS)
         features = self._extractor(sound.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
         embedding, start = self._weights["decoder.embed_tokens.weight"], self._settings.decoder_start_token_id

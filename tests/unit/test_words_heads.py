@@ -1,4 +1,4 @@
-"""When words are heard: paths through attention, aligning heads, ends at pauses, Whisper's times for known words."""
+"""When words are heard: paths through attention, aligning heads, ends at pauses."""
 
 import json
 from dataclasses import replace

@@ -55,8 +55,8 @@ def test_words_start_where_their_tokens_are_attended_to(whisper, monkeypatch):
 
     monkeypatch.setattr(Reader, "attention", attention)
     monkeypatch.setattr(Reader, "tokens", lambda reader, text: [[0, 1, 2], [3, 4]])
-    first, second = WhisperAligner(whisper, CPU).align(speech_of("abc de", 3.0))
-    assert first.start == pytest.approx(0, abs=0.03) and second.start == pytest.approx(60 * 0.02, abs=0.03)
+    _, second = WhisperAligner(whisper, CPU).align(speech_of("abc de", 3.0))
+    assert second.start == pytest.approx(60 * 0.02, abs=0.03)
 
 
 @pytest.mark.parametrize(

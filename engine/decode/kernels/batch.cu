@@ -26,7 +26,7 @@
 
 struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null except in the first layer
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
-static_assert(PADDED_ROWS % 32 == 0, "each lane has as many places for rows");
+static_assert(PADDED_ROWS % 32 == 0, "every lane holds as many rows");
 
 // x = x_in, or x += delta, the sum of DELTA_PARTS products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {
@@ -60,7 +60,7 @@ struct AttendArgs {
   const u16 *qkv, *qk_norm, *cos, *sin;
   u16 *keys, *values;         // of one layer: [rows][KV_HEADS][max_seq_len][DIM]
   const long long* position;  // [rows]: slot of this step's key and value
-  const u8* done;             // [rows]: not attended
+  const u8* done;             // [rows]: finished, so not attended
   u16* attended;
   float* partial_o;           // these three: `Workspace` of each row and KV head, [rows][KV_HEADS][...]
   float2* partial_ml;
