@@ -198,13 +198,11 @@ def two_clients(user: User) -> str:
     other = copy.copy(user)
     other.comfy = copy.copy(user.comfy)
     other.comfy.client = f"{user.rng.getrandbits(128):032x}"
-    listens = user.rng.random() < 0.5
-    queued = [(user.prompts.draw(), None, user.number + place * 1_000_000) for place in range(4)]  # a folder for each
-    user.comfy.post("/higgs_tts/listen", {"client": user.comfy.client, "on": listens})
+    user.comfy.post("/higgs_tts/listen", {"client": user.comfy.client, "on": user.rng.random() < 0.5})
+    parts = [[(user.prompts.draw(), None, user.number + n * 10**6) for n in pair] for pair in ((0, 1), (2, 3))]
     with ThreadPoolExecutor(2) as clients:
-        parts = queued[:2], queued[2:]
         outcomes = list(clients.map(lambda one, part: [one.run(*given) for given in part], (user, other), parts))
-    for (drawn, _, number), outcome in zip(queued, (*outcomes[0], *outcomes[1]), strict=True):
+    for (drawn, _, number), outcome in zip((*parts[0], *parts[1]), (*outcomes[0], *outcomes[1]), strict=True):
         user.succeed(drawn, outcome, number)
         assert len({event["data"].get("prompt_id") for event in outcome.events} - {None}) == 1, "another's prompt"
     assert not any(outcome.data("higgs_tts.run") for outcome in outcomes[1]), "a client that does not listen got sound"
