@@ -54,9 +54,9 @@ def choose_backend(talker: Talker, state: DecodeState, kernels: str) -> Backend:
 
 
 class Backend:
-    """One step over a state: logits -> codes -> delay and end -> embedding -> talker -> next logits.
+    """One step over a state: `sample` (logits -> codes -> delay and end -> embedding), `decode` (-> next logits).
 
-    `step` allocates nothing and never syncs, so it may be captured. Without kernels it uses torch ops. The sample
+    Both allocate nothing and never sync, so they may be captured. Without kernels they use torch ops. The sample
     kernel runs only with a decode kernel. reason: why a wanted kernel is missing.
     """
 
@@ -85,11 +85,19 @@ class Backend:
 
     def step(self) -> None:
         """Decode one frame for every row."""
+        self.sample()
+        self.decode()
+
+    def sample(self) -> None:
+        """Sample every row's next output from its logits, and embed it."""
         if self._sample_kernel is not None:
             self._sample_kernel.run()
         else:
             sample(self.state)
             self.talker.embed(self.state.delay.output, self.state.work)
+
+    def decode(self) -> None:
+        """Run the talker over what `sample` embedded: the next logits of every row."""
         if self._decode_kernel is not None:
             self._decode_kernel.run()
         else:

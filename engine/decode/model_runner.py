@@ -93,6 +93,14 @@ class ModelRunner:
         """Decode one frame for every row."""
         self.executor.step()
 
+    def sample(self) -> None:
+        """Do the first half of a step, which gives its outputs. `decode` must follow."""
+        self.backend.sample()
+
+    def decode(self) -> None:
+        """Do the second half, which gives the next step's logits."""
+        self.backend.decode()
+
     def reset(self) -> None:
         """Make the runner usable again after a stalled step."""
         if self.state.device.type == "cuda":

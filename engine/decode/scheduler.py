@@ -103,9 +103,15 @@ class Scheduler:
         self._state.delay.done.fill_(True)
         while self.waiting or self.is_busy:
             yield from self._admit()
-            if self.is_busy:  # False if all admitted sequences have been dropped
+            if not self.is_busy:  # all admitted sequences have been dropped
+                continue
+            self.num_steps += 1
+            if self.alone and self.num_steps in self._firsts:  # heard before the talker goes on
+                self._runner.sample()
+                yield self._collect()
+                self._runner.decode()
+            else:
                 self._runner.step()
-                self.num_steps += 1
                 self._keep_queue_short()
                 yield self._collect()
 

@@ -130,6 +130,12 @@ class Bench:
     def step(self):
         self.executor.step()
 
+    def sample(self):
+        self.backend.sample()
+
+    def decode(self):
+        self.backend.decode()
+
     def start(self, params, prompts=None, lines=None):
         for b in range(self.state.batch):
             prompt = prompts[b] if prompts else small_prompt(self.config)

@@ -218,6 +218,24 @@ def test_a_listener_s_first_frames_are_read_once_the_next_step_is_queued(schedul
     assert run.num_steps == 6 + 8 - (family == "v3") + (unread > 0)
 
 
+def test_a_lone_listener_s_first_frames_are_read_before_the_talker_goes_on(scheduled, monkeypatch):
+    expected = said(scheduled(2, indexes=[2]))
+    run, decoded = scheduled(2, indexes=[2], first_frames=6, alone=True), []
+    (listened,), decode = run.sequences, run.room.talker.decode
+    listened.listened = True
+    monkeypatch.setattr(run.room.talker, "decode", lambda state: decoded.append(None) or decode(state))
+    steps = iter(run)
+    for _ in steps:
+        if listened.num_frames == 6:
+            assert len(decoded) == run.num_steps - 1
+            break
+    else:
+        pytest.fail("its first frames have not been read alone")
+    for _ in steps:
+        pass
+    assert torch.equal(torch.cat(listened.codes), expected[0])
+
+
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
     expected, run = said(scheduled(3)), scheduled(3, indexes=[0], first_frames=11, alone=True)
