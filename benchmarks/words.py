@@ -19,6 +19,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import numpy as np
 import soundfile
@@ -152,8 +153,9 @@ def speak_freely(engine: Engine, texts: list[str]) -> tuple[list[SpeechResult], 
     return found, clock(engine.device) - begin
 
 
-def judge_shape(family: str, device: str) -> dict:
+def judge_shape(family: str, device: str, whisper: pathlib.Path | None) -> dict:
     """Return what the instrument says of random weights of a published shape, and the cost of alignment there."""
+    times = {}
     with tempfile.TemporaryDirectory() as folder:
         model = write_shapes(pathlib.Path(folder), family, None)
         with Engine(EngineConfig(str(model), device=device)) as engine:
@@ -164,11 +166,14 @@ def judge_shape(family: str, device: str) -> dict:
             begin = clock(engine.device)
             speech = engine.speak(NARRATION, params=SamplingParams(max_frames=400, retries=0))
             spoken = clock(engine.device) - begin
-            times = []
-            for _ in range(5):
+            times["words"] = timed(lambda: engine.words_by(EXAMPLE, speech), engine.device)
+            if whisper:
+                aligner = WhisperAligner(whisper, engine.device)
                 begin = clock(engine.device)
-                engine.words_by(EXAMPLE, speech)
-                times.append(clock(engine.device) - begin)
+                aligner.align(speech)
+                times["whisper_load"] = [clock(engine.device) - begin]
+                times["whisper"] = timed(lambda: aligner.align(speech), engine.device)
+    costs = {name: round(100 * float(np.median(taken)) / spoken, 2) for name, taken in times.items()}
     return {
         "shape": family,
         "heads": [list(head) for head in heads],
@@ -176,9 +181,20 @@ def judge_shape(family: str, device: str) -> dict:
         "look_s": round(looked, 2),
         "frames": speech.frames,
         "speak_s": round(spoken, 3),
-        "words_s": [round(one, 4) for one in times],
-        "cost_pct": round(100 * float(np.median(times)) / spoken, 2),
+        **{f"{name}_s": [round(one, 4) for one in taken] for name, taken in times.items()},
+        "cost_pct": costs["words"],
+        **({"whisper_cost_pct": costs["whisper"], "whisper": whisper.name} if whisper else {}),
     }
+
+
+def timed(work: Callable[[], object], device: torch.device) -> list[float]:
+    """Return the seconds of each of five calls."""
+    times = []
+    for _ in range(5):
+        begin = clock(device)
+        work()
+        times.append(clock(device) - begin)
+    return times
 
 
 def main() -> None:
@@ -186,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", type=pathlib.Path, nargs="?", help="folder of word_clips.py")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--whisper", type=pathlib.Path, help="folder of a Whisper to judge too, and free speech by it")
+    parser.add_argument("--whisper", type=pathlib.Path, help="folder of a Whisper to judge or time too")
     parser.add_argument("--shape", choices=("v2", "v3"), help="judge random weights of this shape instead")
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
     given = parser.parse_args()
@@ -201,7 +217,7 @@ def main() -> None:
         "commit": commit(),
     }
     if given.shape:
-        row = judge_shape(given.shape, given.device) | machine
+        row = judge_shape(given.shape, given.device, given.whisper) | machine
         result["shapes"] = put(result["shapes"], row, ("shape", "machine"))
         print(json.dumps(row, indent=1))
     else:
