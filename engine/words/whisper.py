@@ -147,7 +147,7 @@ class Reader:
         return read.encoder_last_hidden_state
 
     def attention(self, ids: list[int], hidden: torch.Tensor) -> torch.Tensor:
-        """Return the attention [heads, ids, positions] of the alignment heads, fp32 on the host."""
+        """Return the attention [heads, ids, positions] of the alignment heads, fp32."""
         seen: dict[tuple[int, str], torch.Tensor] = {}
         with contextlib.ExitStack() as hooks:
             for layer in {layer for layer, _ in self._heads}:
@@ -163,16 +163,16 @@ class Reader:
         for layer, head in self._heads:
             q, k = (seen[layer, name][:, head * dim : (head + 1) * dim].float() for name in ("q_proj", "k_proj"))
             maps.append((q @ k.T * dim**-0.5).softmax(-1))
-        return torch.stack(maps).cpu()
+        return torch.stack(maps)
 
     def _score(self, attention: torch.Tensor) -> torch.Tensor:
-        """Return how well each token, and then the end, fits each position: [N + 1, T] from [heads, ids, T]."""
+        """Return how well each token, and then the end, fits each position: [heads, ids, T] -> host [N + 1, T]."""
         shares = attention / attention.sum(-1, keepdim=True)
         normal = (shares - shares.mean(1, keepdim=True)) / (shares.std(1, correction=0, keepdim=True) + 1e-9)
         margin = min(_MEDIAN // 2, normal.shape[-1] - 1)
         smooth = pad(normal, (margin, margin), mode="reflect").unfold(-1, 2 * margin + 1, 1).median(-1).values
         places = (torch.arange(smooth.shape[-1]) - _EARLY).clamp(min=0)
-        return smooth.mean(0)[len(self._begin) - 1 : -1, places]  # a token is attended to where it is predicted
+        return smooth.mean(0).cpu()[len(self._begin) - 1 : -1, places]  # a token is attended to where it is predicted
 
 
 def _sounding(wav: torch.Tensor, frames: int) -> torch.Tensor:
