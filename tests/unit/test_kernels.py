@@ -156,7 +156,9 @@ def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, 
     assert shape.tilings.keys() == shape.parts.keys() and 8 * shape.row_tiles >= rows
     for tiling in shape.tilings.values():
         assert tiling.stages > 2 and shape.shared(tiling) <= 227 << 10
-        assert (8 * shape.row_tiles + tiling.features) >= shape.threads // 2  # what wgmma reads of a stage
+        rows_and_features = 8 * shape.row_tiles + tiling.features
+        read = 8 * shape.row_tiles + -(-tiling.features // 64) * 64  # of a stage, by wgmma
+        assert ((tiling.stages - 1) * rows_and_features + read) * 128 <= shape.shared(tiling)
 
 
 def test_torch_multiplies_where_our_products_cannot_run(monkeypatch):

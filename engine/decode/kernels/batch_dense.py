@@ -17,6 +17,7 @@ THREADS = 128  # of a block, for every ROW_BLOCK rows
 # multiprocessors, or smaller blocks, and every block reads all inputs of its part.
 PARTS = {"qkv": 4, "out": 6, "gate_up": 1, "down": 6}
 _FEATURES = (64, 128, 160, 192)  # of a block
+_TILE = 64  # features of an instruction
 _IN_FLIGHT = 160 << 10  # bytes of a block's pipeline
 
 
@@ -50,7 +51,7 @@ class DenseShape(ProductShape):
 
     def shared(self, tiling: Tiling) -> int:
         """Return the bytes of dynamic shared memory per block."""
-        return tiling.stages * _stage_bytes(self.row_tiles, tiling.features)
+        return tiling.stages * _stage_bytes(self.row_tiles, tiling.features) + _unused_bytes(tiling.features)
 
     def defines(self) -> dict[str, object]:
         """Return the compiler options."""
@@ -72,9 +73,10 @@ def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]])
         return ProductShape()
     if any(width % 64 or width // 64 < PARTS[name] for name, (_, width) in sizes.items()):
         return ProductShape()
-    row_tiles, tilings = -(-rows // 8), {}
+    row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
     for name, (features, _) in sizes.items():
-        stages = {one: min(_IN_FLIGHT, limits.shared) // _stage_bytes(row_tiles, one) for one in _FEATURES}
+        rooms = {one: min(_IN_FLIGHT, limits.shared - _unused_bytes(one)) for one in _FEATURES}
+        stages = {one: room // _stage_bytes(row_tiles, one) for one, room in rooms.items()}
         fitting = [Tiling(one, count) for one, count in stages.items() if count > 2 and one <= features]
         if not fitting:
             return ProductShape()
@@ -84,3 +86,8 @@ def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]])
 
 def _stage_bytes(row_tiles: int, features: int) -> int:
     return (8 * row_tiles + features) * 128
+
+
+def _unused_bytes(features: int) -> int:
+    """Return what a block's last instruction reads past its features in the last stage."""
+    return -features % _TILE * 128

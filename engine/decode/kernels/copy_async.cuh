@@ -1,13 +1,20 @@
 // Asynchronous copies to shared memory, in groups. Part of batch.cu and prompt.cu.
 
-template <int BYTES, bool IN_L1 = true>  // L1 serves only what a block reads again
+enum Reuse { BY_BLOCK, BY_OTHERS, NEVER };  // who reads the bytes again: decides whether they stay in L1 and L2
+template <int BYTES, Reuse REUSE = BY_BLOCK>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   const u32 at = (u32)__cvta_generic_to_shared(to);
-  if constexpr (IN_L1)
+  if constexpr (REUSE == BY_BLOCK)
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
-  else
+  else if constexpr (REUSE == BY_OTHERS)
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
+  else if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES),
+                 "l"(evict_first()) : "memory");
+  else  // fewer go through L1 only
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES),
+                 "l"(evict_first()) : "memory");
 #else
 #pragma unroll
   for (int i = 0; i < BYTES / 4; ++i) ((u32*)to)[i] = ((const u32*)from)[i];

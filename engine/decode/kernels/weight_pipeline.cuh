@@ -45,14 +45,15 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
   if ((threadIdx.x & 31) == 0) {
     const u32 barrier = full_barrier(p.issued);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)), "l"(p.rest.at), "r"(bytes), "r"(barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)), "l"(p.rest.at), "r"(bytes), "r"(barrier),
+                 "l"(evict_first()) : "memory");
   }
 #else
   for (u32 i = (threadIdx.x & 31) * 16; i < bytes; i += 512) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i), "l"(p.rest.at + i)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to) + i),
+                 "l"(p.rest.at + i), "l"(evict_first()) : "memory");
 #else
     *(uint4*)(to + i) = load_nc16(p.rest.at + i);
 #endif

@@ -30,16 +30,15 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 IN_DENSE_PLACE_OF = IN_PLACE_OF | {
     "u64 descriptor_of(const u8* at)": "return (u64)at >> 4;",
-    "void wgmma(float (&sum)[16], u64 a, u64 b)": """
+    "void wgmma(float (&sum)[COLUMNS / 2], u64 a, u64 b)": """
         const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const int left = PRODUCT_ROWS - threadIdx.x / 128 * 64;
         const auto input = [](u64 tile, int row, int k) {
           const u64 at = (tile << 4) + row * 128 + k * 2;
           return __uint_as_float((u32)*(const u16*)(at ^ (at >> 7 & 7) << 4) << 16);
         };
-        for (int i = 0; i < 16; ++i) {
+        for (int i = 0; i < COLUMNS / 2; ++i) {
           const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          for (int k = 0; k < 16 && row < left; ++k) sum[i] += input(a, row, k) * input(b, column, k);
+          for (int k = 0; k < 16; ++k) sum[i] += input(a, row, k) * input(b, column, k);
         }""",
     "void wgmma_fence()": "",
     "void wgmma_commit()": "",
