@@ -1,7 +1,7 @@
 // Asynchronous copies to shared memory, in groups. Part of batch.cu and prompt.cu.
 
 enum Reuse { BY_BLOCK, BY_OTHERS, NEVER };  // who reads the bytes again: decides whether they stay in L1 and L2
-template <int BYTES, Reuse REUSE = BY_BLOCK>
+template <int BYTES, Reuse REUSE = BY_BLOCK>  // only 16 bytes can pass by L1
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   const u32 at = (u32)__cvta_generic_to_shared(to);
@@ -9,11 +9,8 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
   else if constexpr (REUSE == BY_OTHERS)
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
-  else if constexpr (BYTES == 16)
+  else
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES),
-                 "l"(evict_first()) : "memory");
-  else  // fewer go through L1 only
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES),
                  "l"(evict_first()) : "memory");
 #else
 #pragma unroll
