@@ -99,9 +99,8 @@ class Reader:
         """Return the sample at which each word of a chunk starts in its wav [n]. None if it cannot be read."""
         tokens, frames = self.tokens(text), -(-len(wav) // _FRAME)
         count = sum(map(len, tokens))
-        fits = (
-            frames <= self._most_frames and count + 5 <= self._most_tokens
-        )  # with the four before the text, and the end
+        # Four tokens come before the text, and one after it.
+        fits = frames <= self._most_frames and count + 5 <= self._most_tokens
         if not fits or not tokens or not all(tokens) or frames <= count + 1:
             return None
         hidden = self._heard(wav)

@@ -157,6 +157,7 @@ def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, 
     for tiling in shape.tilings.values():
         assert tiling.stages > 2 and shape.shared(tiling) <= 227 << 10
         rows_and_features = 8 * shape.row_tiles + tiling.features
+        assert rows_and_features >= shape.threads // 2  # a warpgroup reads 64 rows
         read = 8 * shape.row_tiles + -(-tiling.features // 64) * 64  # of a stage, by wgmma
         assert ((tiling.stages - 1) * rows_and_features + read) * 128 <= shape.shared(tiling)
 
