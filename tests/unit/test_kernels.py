@@ -90,11 +90,13 @@ def test_the_batch_kernels_compile(config, capability):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("config", "rows"), [(V3, 2), (V2, 64), (V3, 128)], ids=["v3", "v2", "v3 128"])
-def test_the_batch_kernels_compile_for_hopper_s_products(config, rows):
+@pytest.mark.parametrize(
+    ("config", "weights", "rows"), [(V3, "bf16", 2), (V2, "bf16", 64), (V3, "bf16", 128), (V3, "int8", 9)]
+)
+def test_the_batch_kernels_compile_for_hopper_s_products(config, weights, rows):
     if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
         pytest.skip("this NVRTC does not know them")
-    shape = batch.product_shape(config, "bf16", rows, Limits("90", 132, 227 << 10))
+    shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
     assert_compiles(batch.SOURCE, shape.target, batch.defines(config, shape, rows))
 
 
@@ -139,7 +141,8 @@ def test_the_activation_s_kernel_compiles(capability):
 @pytest.mark.parametrize("weights", QUANTISED)
 @pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 32, 64])
 @pytest.mark.parametrize("capability", BLOCKS)
-def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, weights):
+def test_products_of_quantised_weights_fit_the_multiprocessor(monkeypatch, capability, rows, weights):
+    monkeypatch.setattr(batch_dense, "compiler_version", lambda: (11, 8))  # without Hopper's products
     limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
     shape = batch.product_shape(V3, weights, rows, limits)
     assert shape.is_ours == (capability != "75")  # its tensor cores know no bf16
@@ -150,16 +153,21 @@ def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, 
 
 @pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 32, 64, 65, 128])
 @pytest.mark.parametrize("multiprocessors", [78, 114, 132])
-def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, rows):
+@pytest.mark.parametrize(("weights", "stored"), [("bf16", 128), ("int8", 64)])
+def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, rows, weights, stored):
+    """The source's layout: inputs of all stages, two widened tiles if weights are int8, weights of all stages."""
     monkeypatch.setattr(batch_dense, "compiler_version", lambda: (12, 0))
-    shape = batch.product_shape(V3, "bf16", rows, Limits("90", multiprocessors, 227 << 10))
+    shape = batch.product_shape(V3, weights, rows, Limits("90", multiprocessors, 227 << 10))
     assert shape.tilings.keys() == shape.parts.keys() and 8 * shape.row_tiles >= rows
-    for tiling in shape.tilings.values():
-        assert tiling.stages > 2 and shape.shared(tiling) <= 227 << 10
-        rows_and_features = 8 * shape.row_tiles + tiling.features
-        assert rows_and_features >= shape.threads // 2  # a warpgroup reads 64 rows
-        read = 8 * shape.row_tiles + -(-tiling.features // 64) * 64  # of a stage, by wgmma
-        assert ((tiling.stages - 1) * rows_and_features + read) * 128 <= shape.shared(tiling)
+    assert shape.most_rows == (128 if weights == "bf16" else 64)
+    for features, stages in shape.tilings.values():
+        shared, inputs = shape.shared(batch_dense.Tiling(features, stages)), stages * 8 * shape.row_tiles * 128
+        tiles, read = 2 if stored < 128 else stages, -(-features // 64) * 64  # rows of the last tile that wgmma reads
+        assert stages > 2 and shared <= 227 << 10
+        assert inputs + (tiles - 1) * features * 128 + read * 128 <= shared
+        assert shared - (inputs + (2 * features * 128 if stored < 128 else 0)) >= stages * features * stored
+        last_group = inputs - 8 * shape.row_tiles * 128 + (shape.threads // 128 - 1) * 64 * 128
+        assert last_group + 64 * 128 <= shared  # a warpgroup reads 64 rows
 
 
 def test_torch_multiplies_where_our_products_cannot_run(monkeypatch):

@@ -24,7 +24,7 @@ from .batch_product import PARTS, ROW_BLOCK, ProductArgs, ProductShape, quantise
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
-MAX_ROWS = batch_dense.DenseShape.most_rows
+MAX_ROWS = batch_dense.MAX_ROWS
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
@@ -82,8 +82,9 @@ def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) 
         "gate_up": (2 * config.intermediate, config.hidden),
         "down": (config.hidden, config.intermediate),
     }
-    if weights == "bf16":
-        return batch_dense.dense_shape(rows, limits, sizes)
+    dense = batch_dense.dense_shape(weights, rows, limits, sizes)
+    if dense or weights == "bf16":
+        return dense or ProductShape()
     return quantised_shape(weights, rows, limits, sizes)
 
 

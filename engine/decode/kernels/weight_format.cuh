@@ -9,6 +9,7 @@
 // dot<N> is this lane's part of the product of N weights with the inputs from VEC * at on.
 struct Bf16 {
   static constexpr int BLOCK = 8;  // weights
+  static constexpr int BITS = 16;
   static constexpr bool ROW_SCALE = false;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights * 2; }
   __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
@@ -89,6 +90,13 @@ __device__ __forceinline__ float dot8(uint4 x, u32 first, u32 second) {  // the 
   return (float)dp2a_high(x.w, second, sum);
 }
 
+// (a & b) | c in one instruction, which the compiler does not find for two constants.
+__device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
+  u32 v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+  return v;
+}
+
 // Sums of two pairs of bf16 values, which are exact.
 __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 800
@@ -160,7 +168,7 @@ struct Int8 : Quantised {
   }
   __device__ __forceinline__ static u32 codes(u32 four, int i) {
     const u32 pair = __byte_perm(four, 0x43434343u, i ? 0x4342 : 0x4140);
-    return add_bf16x2(pair & 0xff7fff7fu, (pair & 0x00800080u) | 0xc300c300u);  // 128 + 7 bits, less 128 or 256
+    return add_bf16x2(pair & 0xff7fff7fu, and_or(pair, 0x00800080u, 0xc300c300u));  // 128 + 7 bits, less 128 or 256
   }
 };
 

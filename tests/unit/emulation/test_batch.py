@@ -28,13 +28,19 @@ IN_PLACE_OF = {  # functions with inline PTX
         return sh.last;""",
 }
 
-IN_DENSE_PLACE_OF = IN_PLACE_OF | {
-    "u64 descriptor_of(const u8* at)": "return (u64)at >> 4;",
-    "void wgmma(float (&sum)[COLUMNS / 2], u64 a, u64 b)": """
+IN_FORMAT_PLACE_OF = IN_PLACE_OF | {
+    "u32 and_or(u32 a, u32 b, u32 c)": "return (a & b) | c;",
+    "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
+    "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
+    "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
+}
+IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
+    "u32 descriptor_of(const u8* at)": "return (u32)(at - emulation::block().shared(0)) >> 4;",
+    "void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b)": """
         const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const auto input = [](u64 tile, int row, int k) {
-          const u64 at = (tile << 4) + row * 128 + k * 2;
-          return __uint_as_float((u32)*(const u16*)(at ^ (at >> 7 & 7) << 4) << 16);
+        const auto input = [](u32 tile, int row, int k) {
+          const u32 at = (tile << 4) + row * 128 + k * 2;
+          return __uint_as_float((u32)*(const u16*)(emulation::block().shared(0) + (at ^ (at >> 7 & 7) << 4)) << 16);
         };
         for (int i = 0; i < COLUMNS / 2; ++i) {
           const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -45,11 +51,6 @@ IN_DENSE_PLACE_OF = IN_PLACE_OF | {
     "void wgmma_wait()": "",
     "void fence_proxy_async()": "",
     "void fence_operand(float& sum)": "",
-}
-IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
-    "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
-    "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
-    "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
 }
 
 
@@ -70,7 +71,7 @@ def batch_kernel(emulate, monkeypatch):
         in_place_of = IN_PLACE_OF
         if isinstance(shape, batch_product.QuantisedShape):
             kinds |= {f"product_{tiles}": ("ProductArgs", batch_product.THREADS) for tiles in shape.depths}
-            in_place_of = IN_QUANTISED_PLACE_OF
+            in_place_of = IN_FORMAT_PLACE_OF
         elif isinstance(shape, batch_dense.DenseShape):
             tilings = {*shape.tilings.values()}
             kinds |= {f"product_{one.features}": ("ProductArgs", shape.threads) for one in tilings}
@@ -116,6 +117,7 @@ def relative(ours, theirs):
         ("v3", "int8", "80"),
         ("v3", "q8_0", "80"),
         ("v3", "int4", "80"),
+        ("v3", "int8", "90"),
     ],
 )
 @torch.inference_mode()
@@ -143,14 +145,14 @@ def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capa
     kernels.close()
 
 
-@pytest.mark.parametrize("weights", ["", "int8", "q8_0"])
+@pytest.mark.parametrize(("weights", "capability"), [("", "90"), ("int8", "90"), ("int8", "80"), ("q8_0", "80")])
 @torch.inference_mode()
-def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weights):
+def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weights, capability):
     """Products use other tiles and other blocks for more rows, and a block has more warps for more than 64."""
     talker, said = narrow("v3", 64, weights), []
     for batch in (2, 17, *([] if weights else [70])):
         state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()
-        kernels = batch_kernel(talker, state, "80" if weights else "90")
+        kernels = batch_kernel(talker, state, capability)
         state.work.x.copy_(torch.randn(70, talker.config.hidden, generator=g.manual_seed(2))[:batch])
         state.cache.position.zero_()
         state.delay.done.fill_(False)
