@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import struct
 
 import pytest
 import torch
@@ -98,6 +99,41 @@ def test_the_batch_kernels_compile_for_hopper_s_products(config, weights, rows):
         pytest.skip("this NVRTC does not know them")
     shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
     assert_compiles(batch.SOURCE, shape.target, batch.defines(config, shape, rows))
+
+
+def stack_frames(cubin: bytes) -> dict[str, int]:
+    """Return the bytes of local memory of a cubin's functions: FRAME_SIZE in the attributes of .nv.info."""
+    table, size, count, names = struct.unpack_from("<Q10x3H", cubin, 40)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + index * size) for index in range(count)]
+
+    def text(section, at):
+        begin = section[4] + at
+        return cubin[begin : cubin.index(b"\0", begin)].decode()
+
+    sections = {text(headers[names], header[0]): header for header in headers}
+    at, found = sections[".nv.info"][4], {}
+    end = at + sections[".nv.info"][5]
+    while at < end:
+        form, attribute, size = struct.unpack_from("<BBH", cubin, at)
+        if (form, attribute) == (4, 0x11):
+            symbol, frame = struct.unpack_from("<II", cubin, at + 4)
+            found[text(sections[".strtab"], *struct.unpack_from("<I", cubin, sections[".symtab"][4] + 24 * symbol))] = (
+                frame
+            )
+        at += 4 + (size if form == 4 else 0)
+    return found
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("weights", "rows"), [("bf16", 8), ("bf16", 64), ("bf16", 128), ("int8", 8), ("int8", 64)])
+def test_hopper_s_products_keep_their_sums_in_registers(weights, rows):
+    """In local memory they would still be right, but wgmma would run one by one."""
+    if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
+        pytest.skip("this NVRTC does not know them")
+    shape = batch.product_shape(V3, weights, rows, Limits("90", 132, 227 << 10))
+    cubin = nvrtc.compile_cubin(nvrtc.read_source(batch.SOURCE), shape.target, batch.defines(V3, shape, rows))
+    frames = {name: size for name, size in stack_frames(cubin).items() if name.startswith("product_")}
+    assert len(frames) == len({*shape.tilings.values()}) and not any(frames.values()), frames
 
 
 @pytest.mark.usefixtures("compiler")

@@ -1,5 +1,5 @@
-// Storage formats of weights and products with them, one struct per format. Part of single.cu and, if quantised, of
-// batch.cu.
+// Storage formats of weights and products with them, one struct per format. Part of single.cu, batch.cu and, if quantised,
+// of prompt.cu.
 //
 // A matrix is stored by rows, and a row in whole blocks. bytes(n) is the size of n weights in whole blocks; row(n) is
 // the size of a row of n weights, including the row's scale if the format has one (ROW_SCALE). All are multiples of 16.
