@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
 #else
   for (u32 i = (threadIdx.x & 31) * 16; i < bytes; i += 512) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(to) + i),
-                 "l"(p.rest.at + i), "l"(evict_first()) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i), "l"(p.rest.at + i)
+                 : "memory");
 #else
     *(uint4*)(to + i) = load_nc16(p.rest.at + i);
 #endif
