@@ -21,8 +21,8 @@ _FEATURES = (64, 128, 160, 192)  # of a block
 _TILE = 64  # features of an instruction
 
 
-class Format(NamedTuple):
-    """What products with weights of a format take."""
+class Needs(NamedTuple):
+    """What products with weights of a format need."""
 
     row_bytes: int  # of a matrix row's 64 weights in a stage
     shared: int  # maximum bytes of shared memory per block
@@ -30,8 +30,8 @@ class Format(NamedTuple):
 
 
 # q8_0 and int4 are faster by mma.sync: widening them takes longer than reading them.
-_FORMATS = {"bf16": Format(128, 160 << 10, 2 * ROW_BLOCK), "int8": Format(64, 140 << 10, ROW_BLOCK)}
-MAX_ROWS = max(one.most_rows for one in _FORMATS.values())
+_NEEDS = {"bf16": Needs(128, 160 << 10, 2 * ROW_BLOCK), "int8": Needs(64, 140 << 10, ROW_BLOCK)}
+MAX_ROWS = max(one.most_rows for one in _NEEDS.values())
 
 
 class Tiling(NamedTuple):
@@ -55,7 +55,7 @@ class DenseShape(ProductShape):
     @property
     def most_rows(self) -> int:
         """Maximum rows."""
-        return _FORMATS[self.weights].most_rows
+        return _NEEDS[self.weights].most_rows
 
     @property
     def attend_blocks(self) -> int:
@@ -93,13 +93,13 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
     sizes: (features, width) of each product.
     """
-    if weights not in _FORMATS or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
+    if weights not in _NEEDS or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
         return None
     if any(width % 64 or width // 64 < PARTS[name] for name, (_, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
     for name, (features, _) in sizes.items():
-        rooms = {one: min(_FORMATS[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
+        rooms = {one: min(_NEEDS[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
         stages = {one: room // _stage_bytes(weights, row_tiles, one) for one, room in rooms.items()}
         fitting = [Tiling(one, count) for one, count in stages.items() if count > 2 and one <= features]
         if not fitting:
@@ -109,7 +109,7 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
 
 def _stage_bytes(weights: str, row_tiles: int, features: int) -> int:
-    return 8 * row_tiles * 128 + features * _FORMATS[weights].row_bytes
+    return 8 * row_tiles * 128 + features * _NEEDS[weights].row_bytes
 
 
 def _other_bytes(weights: str, features: int) -> int:
