@@ -86,6 +86,16 @@ def digest(wav: torch.Tensor) -> str:
 
 
 def environment() -> str:
-    """Return what decides a waveform's last bits: torch, and the CPU's instructions."""
+    """Return what decides a waveform's last bits: torch, and the CPU's instructions and model."""
     version = torch.__version__.partition("+")[0]
-    return f"torch {version}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return f"torch {version}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {_cpu()}"
+
+
+def _cpu() -> str:
+    info = pathlib.Path("/proc/cpuinfo")
+    if not info.is_file():
+        return platform.processor()
+    lines = (line.partition(":") for line in info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines())
+    found = {name.strip(): value.strip() for name, _, value in lines}
+    names = ("vendor_id", "cpu family", "model", "stepping", "cache size", "CPU implementer", "CPU part")
+    return " ".join(found[name] for name in names if name in found)
