@@ -90,17 +90,6 @@ def test_the_batch_kernels_compile(config, capability):
     assert_compiles(batch.SOURCE, capability, batch.defines(config, ProductShape(), 64))
 
 
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    ("config", "weights", "rows"), [(V3, "bf16", 2), (V2, "bf16", 64), (V3, "bf16", 128), (V3, "int8", 9)]
-)
-def test_the_batch_kernels_compile_for_hopper_s_products(config, weights, rows):
-    if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
-        pytest.skip("this NVRTC does not know them")
-    shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
-    assert_compiles(batch.SOURCE, shape.target, batch.defines(config, shape, rows))
-
-
 def stack_frames(cubin: bytes) -> dict[str, int]:
     """Return the bytes of local memory of a cubin's functions: FRAME_SIZE in the attributes of .nv.info."""
     table, size, count, names = struct.unpack_from("<Q10x3H", cubin, 40)
@@ -117,21 +106,31 @@ def stack_frames(cubin: bytes) -> dict[str, int]:
         form, attribute, size = struct.unpack_from("<BBH", cubin, at)
         if (form, attribute) == (4, 0x11):
             symbol, frame = struct.unpack_from("<II", cubin, at + 4)
-            found[text(sections[".strtab"], *struct.unpack_from("<I", cubin, sections[".symtab"][4] + 24 * symbol))] = (
-                frame
-            )
+            (name,) = struct.unpack_from("<I", cubin, sections[".symtab"][4] + 24 * symbol)
+            found[text(sections[".strtab"], name)] = frame
         at += 4 + (size if form == 4 else 0)
     return found
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("weights", "rows"), [("bf16", 8), ("bf16", 64), ("bf16", 128), ("int8", 8), ("int8", 64)])
-def test_hopper_s_products_keep_their_sums_in_registers(weights, rows):
-    """In local memory they would still be right, but wgmma would run one by one."""
+@pytest.mark.parametrize(
+    ("config", "weights", "rows"),
+    [
+        (V3, "bf16", 2),
+        (V3, "bf16", 64),
+        (V2, "bf16", 64),
+        (V3, "bf16", 128),
+        (V3, "int8", 8),
+        (V3, "int8", 9),
+        (V3, "int8", 64),
+    ],
+)
+def test_hopper_s_products_compile_and_keep_their_sums_in_registers(config, weights, rows):
+    """Sums in local memory would still be right, but then wgmma instructions run one at a time."""
     if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
         pytest.skip("this NVRTC does not know them")
-    shape = batch.product_shape(V3, weights, rows, Limits("90", 132, 227 << 10))
-    cubin = nvrtc.compile_cubin(nvrtc.read_source(batch.SOURCE), shape.target, batch.defines(V3, shape, rows))
+    shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
+    cubin = nvrtc.compile_cubin(nvrtc.read_source(batch.SOURCE), shape.target, batch.defines(config, shape, rows))
     frames = {name: size for name, size in stack_frames(cubin).items() if name.startswith("product_")}
     assert len(frames) == len({*shape.tilings.values()}) and not any(frames.values()), frames
 

@@ -5,7 +5,8 @@
 // rows of wgmma, and batch rows its N columns: 8 if there are no more, else 32 at a time. A sum's order depends on
 // neither, nor on how features are divided among blocks, so a row's bits are the same in every batch. Inputs and weights
 // go through a pipeline of DEPTH stages in shared memory, 64 values of k at a time, in rows of 128 bytes with the
-// 128-byte swizzle. int8 weights are stored in rows of 64 bytes and widened to bf16 one step before they are needed.
+// 128-byte swizzle. int8 weights arrive in rows of 64 bytes. They are widened to bf16 while wgmma works on the step
+// before.
 
 #include "copy_async.cuh"
 

@@ -21,17 +21,17 @@ _FEATURES = (64, 128, 160, 192)  # of a block
 _TILE = 64  # features of an instruction
 
 
-class Needs(NamedTuple):
-    """What products with weights of a format need."""
+class Resources(NamedTuple):
+    """Shared memory and rows for products in one weight format."""
 
     row_bytes: int  # of a matrix row's 64 weights in a stage
     shared: int  # maximum bytes of shared memory per block
     most_rows: int
 
 
-# q8_0 and int4 are faster by mma.sync: widening them takes longer than reading them.
-_NEEDS = {"bf16": Needs(128, 160 << 10, 2 * ROW_BLOCK), "int8": Needs(64, 140 << 10, ROW_BLOCK)}
-MAX_ROWS = max(one.most_rows for one in _NEEDS.values())
+# Not int4: with few rows, widening it takes longer than reading it. Not q8_0: it scales the sum of every 32 inputs.
+_RESOURCES = {"bf16": Resources(128, 160 << 10, 2 * ROW_BLOCK), "int8": Resources(64, 140 << 10, ROW_BLOCK)}
+MAX_ROWS = max(one.most_rows for one in _RESOURCES.values())
 
 
 class Tiling(NamedTuple):
@@ -43,7 +43,7 @@ class Tiling(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseShape(ProductShape):
-    """For our products by wgmma."""
+    """For our products with wgmma."""
 
     weights: str  # name of the format
     row_tiles: int  # tiles of 8 rows
@@ -55,7 +55,7 @@ class DenseShape(ProductShape):
     @property
     def most_rows(self) -> int:
         """Maximum rows."""
-        return _NEEDS[self.weights].most_rows
+        return _RESOURCES[self.weights].most_rows
 
     @property
     def attend_blocks(self) -> int:
@@ -93,13 +93,13 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
     sizes: (features, width) of each product.
     """
-    if weights not in _NEEDS or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
+    if weights not in _RESOURCES or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
         return None
     if any(width % 64 or width // 64 < PARTS[name] for name, (_, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
     for name, (features, _) in sizes.items():
-        rooms = {one: min(_NEEDS[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
+        rooms = {one: min(_RESOURCES[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
         stages = {one: room // _stage_bytes(weights, row_tiles, one) for one, room in rooms.items()}
         fitting = [Tiling(one, count) for one, count in stages.items() if count > 2 and one <= features]
         if not fitting:
@@ -109,7 +109,7 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
 
 def _stage_bytes(weights: str, row_tiles: int, features: int) -> int:
-    return 8 * row_tiles * 128 + features * _NEEDS[weights].row_bytes
+    return 8 * row_tiles * 128 + features * _RESOURCES[weights].row_bytes
 
 
 def _other_bytes(weights: str, features: int) -> int:
