@@ -1,5 +1,5 @@
 // Decode pass of a batch, between the matrix products: norms, attention, the MLP's gate. Also the products with
-// quantised weights (batch_product.cuh), and with bf16 or int8 weights on Hopper (batch_dense.cuh).
+// quantised weights (batch_product.cuh), and on Hopper with bf16, int8 or int4 weights (batch_dense.cuh).
 //
 // "Row" is a row of the batch. Each row is computed independently, in an order that depends only on its own position,
 // so its result does not depend on the other rows or their number. Residual stream and sums are fp32; products read
@@ -7,9 +7,9 @@
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; QKV_PARTS and
 // DELTA_PARTS, products that sum to a qkv and to a delta; MIN_SPLIT, positions per KV split, doubled until MAX_SPLITS
 // suffice; BLOCKS_PER_SM of `attend`; NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS per block. With products also
-// FORMAT; ROW_TILES, tiles of 8 rows; PRODUCT_THREADS per block; PRODUCTS: with DENSE, on Hopper, a list of
-// PRODUCT(features, stages), else of PRODUCT(tiles, steps in flight), and then MAX_TILES, its maximum tiles, and
-// PRODUCT_SHARED, bytes of shared memory per block.
+// FORMAT; ROW_TILES, tiles of 8 rows; PRODUCTS: with DENSE, on Hopper, a list of PRODUCT(features, warpgroups, stages),
+// else of PRODUCT(tiles, steps in flight), and then MAX_TILES, its maximum tiles, and PRODUCT_THREADS and
+// PRODUCT_SHARED, threads and bytes of shared memory per block.
 
 #include "load.cuh"
 #include "mma_tile.cuh"

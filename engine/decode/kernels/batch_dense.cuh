@@ -1,52 +1,70 @@
-// Matrix products of a batch with bf16 or int8 weights on Hopper's tensor cores (wgmma). Part of batch.cu.
+// Matrix products of a batch on Hopper's tensor cores (wgmma), with bf16, int8 or int4 weights. Part of batch.cu.
 //
-// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 128 rows b. A block has a warpgroup for every 64
-// rows. It takes work items of FEATURES features f and one of `parts` parts of the inputs k. Features are the M = 64
-// rows of wgmma, and batch rows its N columns: 8 if there are no more, else 32 at a time. A sum's order depends on
-// neither, nor on how features are divided among blocks, so a row's bits are the same in every batch. Inputs and weights
-// go through a pipeline of DEPTH stages in shared memory, 64 values of k at a time, in rows of 128 bytes with the
-// 128-byte swizzle. int8 weights arrive in rows of 64 bytes. They are widened to bf16 while wgmma works on the step
-// before.
+// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 128 rows b. A block takes work items of FEATURES
+// features f and one of `parts` parts of the inputs k. Features are the M = 64 rows of wgmma, and batch rows its N
+// columns: 8, 32 or 64. A sum's order depends on neither, nor on how features are divided among blocks, so a row's bits
+// are the same in every batch. A step is 128 bytes of weights per feature. DEPTH steps are in shared memory, in rows of
+// 128 bytes with the 128-byte swizzle: inputs in slabs of 64, and weights. wgmma reads both there, but int8 and int4
+// weights are first widened to bf16, in registers. That is work for a warpgroup per 64 features. bf16 needs only one per
+// block, which leaves room for attention beside it.
 
 #include "copy_async.cuh"
 
-constexpr int PRODUCT_ROWS = 8 * ROW_TILES, COLUMNS = ROW_TILES == 1 ? 8 : 32;  // N of an instruction
-constexpr int COLUMN_TILES = (PRODUCT_ROWS < 64 ? PRODUCT_ROWS : 64) / COLUMNS;  // of a warpgroup
-constexpr bool WIDENED = Format::BITS == 8;
-constexpr int STORED = 64 * Format::BITS / 8;  // bytes of 64 weights
-static_assert(WIDENED ? Format::ROW_SCALE : Format::BITS == 16, "a row's weights are contiguous, its scale follows");
+#if ROW_TILES == 1
+#define BY_COLUMNS(FEW, MORE, MOST) FEW
+#elif ROW_TILES % 8
+#define BY_COLUMNS(FEW, MORE, MOST) MORE
+#else
+#define BY_COLUMNS(FEW, MORE, MOST) MOST
+#endif
+
+constexpr int PRODUCT_ROWS = 8 * ROW_TILES, COLUMNS = BY_COLUMNS(8, 32, 64), COLUMN_TILES = PRODUCT_ROWS / COLUMNS;
+constexpr int SLABS = 16 / Format::BITS, SLAB = PRODUCT_ROWS * 128;  // of inputs in a step; bytes
+constexpr bool WIDENED = SLABS > 1, SCALED = Format::GROUP == 64;    // SCALED: with a scale for every 64 weights
+constexpr int STEPS = WIDENED ? Format::BLOCK / (64 * SLABS) : 1;    // of a block of weights
+static_assert(Format::GROUP != 32, "weights are scaled, not sums");
 static_assert(PRODUCT_ROWS % COLUMNS == 0, "rows are whole instructions");
 
 struct ProductArgs { const u8* weights; const u16* x; u16* out; int features, width, parts; };
 static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
 
 // Low word of the shared-memory descriptor of a tile whose first row begins at `at`: its address in units of 16 bytes,
-// to which an offset can be added. The high word is the same for all tiles.
+// to which an offset can be added. The high word is the same for all tiles. The shuffle tells the compiler that a warp's
+// lanes have the same `at`.
 __device__ __forceinline__ u32 descriptor_of(const u8* at) {
   const u32 unused = 1;
-  return unused << 16 | ((u32)__cvta_generic_to_shared(at) & 0x3ffff) >> 4;
+  return __shfl_sync(~0u, unused << 16 | ((u32)__cvta_generic_to_shared(at) & 0x3ffff) >> 4, 0);
 }
 constexpr u32 SWIZZLE_128 = 1, STRIDE_OF_EIGHT = 8 * 128 / 16;  // the latter from eight rows to the next eight
 constexpr u32 DESCRIPTOR = SWIZZLE_128 << 30 | STRIDE_OF_EIGHT;
 
+#define FOUR(S, I) "+f"(S[I]), "+f"(S[I + 1]), "+f"(S[I + 2]), "+f"(S[I + 3])
+#define SIXTEEN(S, I) FOUR(S, I), FOUR(S, I + 4), FOUR(S, I + 8), FOUR(S, I + 12)
+#define THIRTY_TWO(S) SIXTEEN(S, 0), SIXTEEN(S, 16)
+#define NAMES "%0,%1,%2,%3"
+#define MORE_NAMES NAMES ",%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define MOST_NAMES MORE_NAMES ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA                                                                           \
+  "wgmma.mma_async.sync.aligned.m64n" BY_COLUMNS("8", "32", "64") "k16.f32.bf16.bf16 {" \
+  BY_COLUMNS(NAMES, MORE_NAMES, MOST_NAMES) "}, "
+
 // sum += a * b^T for tiles a [64, 16] and b [COLUMNS, 16], asynchronously. A group's warp w holds rows 16 * w to
-// 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of either past its matrix are whatever follows in shared memory;
-// their sums are never read.
+// 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of a past its matrix are whatever follows in shared memory; their
+// sums are never read.
 __device__ __forceinline__ void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b) {
-#if ROW_TILES == 1
-  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.eq.u32 p, 0, 0; mov.b64 a, {%4, %6}; mov.b64 b, {%5, %6};"
-               "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, a, b, p, 1, 1, 0, 0;}"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.eq.u32 p, 0, 0;"
+               "mov.b64 a, {" BY_COLUMNS("%4,%6", "%16,%18", "%32,%34") "};"
+               "mov.b64 b, {" BY_COLUMNS("%5,%6", "%17,%18", "%33,%34") "};" WGMMA "a, b, p, 1, 1, 0, 0;}"
+               : BY_COLUMNS(FOUR(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
                : "r"(a), "r"(b), "r"(DESCRIPTOR));
-#else
-  asm volatile("{.reg .pred p; .reg .b64 a, b; setp.eq.u32 p, 0, 0; mov.b64 a, {%16, %18}; mov.b64 b, {%17, %18};"
-               "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-               "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, a, b, p, 1, 1, 0, 0;}"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]), "+f"(sum[4]), "+f"(sum[5]), "+f"(sum[6]),
-                 "+f"(sum[7]), "+f"(sum[8]), "+f"(sum[9]), "+f"(sum[10]), "+f"(sum[11]), "+f"(sum[12]), "+f"(sum[13]),
-                 "+f"(sum[14]), "+f"(sum[15])
-               : "r"(a), "r"(b), "r"(DESCRIPTOR));
-#endif
+}
+// The same with a in registers, in the lane layout of mma.m16n8k16.
+__device__ __forceinline__ void wgmma(float (&sum)[COLUMNS / 2], u32 a0, u32 a1, u32 a2, u32 a3, u32 b) {
+  asm volatile("{.reg .pred p; .reg .b64 b; setp.eq.u32 p, 0, 0;"
+               "mov.b64 b, {" BY_COLUMNS("%8,%9", "%20,%21", "%36,%37") "};" WGMMA
+               "{" BY_COLUMNS("%4,%5,%6,%7", "%16,%17,%18,%19", "%32,%33,%34,%35") "}, b, p, 1, 1, 0;}"
+               : BY_COLUMNS(FOUR(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b), "r"(DESCRIPTOR));
 }
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -66,105 +84,142 @@ __device__ __forceinline__ void fence_operand(float& sum) {
   asm volatile("" : "+f"(sum)::"memory");
 }
 
-// Copies CHUNKS * 16 bytes of each of ROWS rows, a thread 16 of every PASS-th row. `from` is where it begins, and `pass`
-// the bytes to its next row.
-template <int ROWS, int CHUNKS, Reuse REUSE>
-__device__ __forceinline__ void copy_tile(u8* to, const u8* from, long long pass) {
-  constexpr int PASS = PRODUCT_THREADS / CHUNKS;
-  const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-  to += (row * CHUNKS + (CHUNKS == 8 ? chunk ^ row % 8 : chunk)) * 16;
-#pragma unroll
-  for (int r = 0; r < ROWS; r += PASS, from += pass)
-    if (r + PASS <= ROWS || r + row < ROWS) copy_async<16, REUSE>(to + r * CHUNKS * 16, from);
-}
+// Where a row's chunk of 16 bytes lies.
+__device__ __forceinline__ int place_of_chunk(int row, int chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
 
-// Widens the weights that this thread has copied by copy_tile, so it need not wait for others. Loads come first: the
-// compiler cannot know that the tile and the stage do not overlap.
-template <class F, int FEATURES>
-__device__ __forceinline__ void widen(u8* tile, const u8* stage) {
-  constexpr int CHUNKS = STORED / 16, PASS = PRODUCT_THREADS / CHUNKS;
-  static_assert(FEATURES % PASS == 0, "16 weights in every pass");
-  const int row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-  uint4 codes[FEATURES / PASS];
+// Copies 128 bytes of each feature's weights, a warpgroup those of its features. `from` is where this thread begins.
+template <int FEATURES, int GROUPS>
+__device__ __forceinline__ void copy_weights(u8* stage, const u8* from, long long row_bytes) {
+  constexpr int PASS = 16;  // features that a warpgroup copies at a time
+  static_assert(FEATURES % PASS == 0, "NVRTC 13.0 encodes a conditional copy with a policy of L2 wrongly");
+  u8* to = stage + place_of_chunk(threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8, threadIdx.x % 8);
+  if constexpr (GROUPS == 1 || FEATURES % 64 == 0) {
 #pragma unroll
-  for (int i = 0; i < FEATURES / PASS; ++i) codes[i] = ((const uint4*)stage)[threadIdx.x + i * PRODUCT_THREADS];
-  tile += row * 128;
-#pragma unroll
-  for (int i = 0; i < FEATURES / PASS; ++i, tile += PASS * 128) {
-    const uint4 c = codes[i];
-    *(uint4*)(tile + (2 * chunk ^ row % 8) * 16) =
-        make_uint4(F::codes(c.x, 0), F::codes(c.x, 1), F::codes(c.y, 0), F::codes(c.y, 1));
-    *(uint4*)(tile + ((2 * chunk + 1) ^ row % 8) * 16) =
-        make_uint4(F::codes(c.z, 0), F::codes(c.z, 1), F::codes(c.w, 0), F::codes(c.w, 1));
+    for (int f = 0; f < (GROUPS == 1 ? FEATURES : 64); f += PASS, from += PASS * row_bytes)
+      copy_async<16, NEVER>(to + f * 128, from);
+  } else {
+    const int features = min(FEATURES - (int)threadIdx.x / 128 * 64, 64);
+#pragma unroll 1
+    for (int f = 0; f < features; f += PASS, from += PASS * row_bytes) copy_async<16, NEVER>(to + f * 128, from);
   }
 }
 
-template <int TILES> using Sums = float[TILES][COLUMN_TILES][COLUMNS / 2];
-
-// Rows' scales of the lane's features, g and g + 8 of its warp's 16 in each tile of 64.
-template <int FEATURES, int TILES>
-__device__ __forceinline__ void load_scales(float (&scales)[TILES][2], const ProductArgs& s, int first) {
+template <int THREADS>
+__device__ __forceinline__ void copy_inputs(u8* stage, const u8* from, long long row_bytes) {
+  constexpr int PASS = THREADS / 8;
+  const int row = threadIdx.x / 8;
 #pragma unroll
-  for (int m = 0; m < TILES; ++m)
+  for (int r = 0; r < PRODUCT_ROWS; r += PASS, from += PASS * row_bytes)
+    if (r + PASS <= PRODUCT_ROWS || r + row < PRODUCT_ROWS)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int feature = m * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + 8 * h;
-      scales[m][h] = load_nc4(s.weights + min(first + feature, s.features - 1) * (long long)Format::row(s.width) +
-                              Format::bytes(s.width));
-    }
+      for (int i = 0; i < SLABS; ++i)
+        copy_async<16, BY_OTHERS>(stage + i * SLAB + place_of_chunk(r + row, threadIdx.x % 8), from + i * 128);
 }
 
-template <int FEATURES, int TILES>
-__device__ __forceinline__ void write_sums(const Sums<TILES>& sums, const float (&scales)[TILES][2], u16* out,
-                                           int features) {
-  const int warp = threadIdx.x / 32 % 4 * 16, first = threadIdx.x / 128 * 64, row = first + threadIdx.x % 32 / 4;
-  out += (long long)row * features + warp + threadIdx.x % 4 * 2;
+using Sums = float[COLUMN_TILES][COLUMNS / 2];  // of 64 features
+
+// sums += products of a step's inputs b with weights that are widened first. `row` is the lane's first feature, of two.
+// Registers of weights do not change while wgmma may read them: each chunk has its own. F is Format, but bf16 is never
+// widened and need not compile here.
+template <class F>
+__device__ __forceinline__ void multiply_widened(Sums& sums, const u8* weights, const u32* scales, int row, u32 b) {
+  const u32 select = 0x0100 + threadIdx.x % 4 * 0x0202;  // of eight bytes, the lane's two
+  uint4 codes[2][2];
+  u32 two_scales[2][SLABS / 2];
+  const auto load = [&](int chunk) {
 #pragma unroll
-  for (int m = 0; m < TILES; ++m) {
-    if (m * 64 + warp >= FEATURES) break;
+    for (int r = 0; r < 2; ++r) codes[chunk % 2][r] = *(const uint4*)(weights + place_of_chunk(row + 8 * r, chunk));
+  };
+  load(0);
+  if constexpr (SCALED)
 #pragma unroll
-    for (int n = 0; n < COLUMN_TILES; ++n) {
-      if (first + n * COLUMNS >= PRODUCT_ROWS) break;
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int i = 0; i < COLUMNS / 8; ++i) {
-        float4 sum = *(const float4*)(sums[m][n] + 4 * i);
-        if constexpr (WIDENED)
-          sum = make_float4(sum.x * scales[m][0], sum.y * scales[m][0], sum.z * scales[m][1], sum.w * scales[m][1]);
-        u16* to = out + (long long)(n * COLUMNS + 8 * i) * features + m * 64;
-        *(u32*)to = transpose(pack(sum.x, sum.y));
-        *(u32*)(to + 8) = transpose(pack(sum.z, sum.w));
-      }
+      for (int i = 0; i < SLABS / 2; ++i) two_scales[r][i] = scales[(row + 8 * r) * (SLABS / 2) + i];
+#pragma unroll
+  for (int chunk = 0; chunk < 8; ++chunk) {
+    const int slab = chunk * SLABS / 8;
+    u32 a[2][SLABS];
+    if (chunk < 7) load(chunk + 1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      F::pairs(a[r], codes[chunk % 2][r], select);
+      if constexpr (SCALED)
+#pragma unroll
+        for (int i = 0; i < SLABS; ++i)
+          a[r][i] = multiply_bf16x2(a[r][i], __byte_perm(two_scales[r][slab / 2], 0, F::which(slab)));
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < SLABS; i += 2) {
+      const int k = (chunk * SLABS + i) / 2;
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        wgmma(sums[n], a[0][i], a[1][i], a[0][i + 1], a[1][i + 1],
+              b + slab * (SLAB / 16) + k % 4 * 2 + n * (COLUMNS * 128 / 16));
     }
   }
 }
 
-template <int FEATURES, int DEPTH>
+// sums += products of a step's inputs b and weights a.
+template <int TILES>
+__device__ __forceinline__ void multiply_tiles(Sums (&sums)[TILES], u32 a, u32 b) {
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        wgmma(sums[m][n], a + m * (64 * 128 / 16) + k * 2, b + k * 2 + n * (COLUMNS * 128 / 16));
+}
+
+// `out` is where the warp's features begin, and `first` and `second` are the scales of the lane's two.
+__device__ __forceinline__ void write_sums(const Sums& sums, float first, float second, u16* out, int features) {
+  out += threadIdx.x % 32 / 4 * (long long)features + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < COLUMN_TILES; ++n)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 8; ++i, out += 8LL * features) {
+      const float4 sum = *(const float4*)(sums[n] + 4 * i);
+      *(u32*)out = transpose(pack(sum.x * first, sum.y * first));
+      *(u32*)(out + 8) = transpose(pack(sum.z * second, sum.w * second));
+    }
+}
+
+template <int FEATURES, int GROUPS, int DEPTH>
 __device__ __forceinline__ void product(const ProductArgs& s) {
-  constexpr int TILES = (FEATURES + 63) / 64, CHUNKS = STORED / 16;
-  constexpr int INPUTS = PRODUCT_ROWS * 128, WEIGHTS = FEATURES * STORED, WIDE = FEATURES * 128;  // bytes
-  extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then two widened tiles if any, then the weights
-  u8 *const wide = inputs + DEPTH * INPUTS, *const stages = wide + (WIDENED ? 2 * WIDE : 0);
-  const int steps = s.width / 64, groups = (s.features + FEATURES - 1) / FEATURES, items = groups * s.parts;
+  constexpr int TILES = (FEATURES + 63) / 64 / GROUPS, THREADS = 128 * GROUPS;
+  static_assert(WIDENED ? TILES == 1 : GROUPS == 1, "batch_dense.py starts other warpgroups");
+  constexpr int INPUTS = SLABS * SLAB, CODES = FEATURES * 128, SCALES = SCALED ? SLABS * 2 : 0;  // bytes; per feature
+  constexpr int WEIGHTS = CODES + FEATURES * SCALES;
+  extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then the weights
+  u8* const stages = inputs + DEPTH * INPUTS;
+  const int steps = s.width / (64 * SLABS), groups = (s.features + FEATURES - 1) / FEATURES, items = groups * s.parts;
   const long long row_bytes = Format::row(s.width), input_bytes = s.width * 2LL;
-  // Where this thread begins to copy: in the inputs, and in the first row of weights.
+  // Where this thread begins to copy: in the inputs, and in the first feature's weights.
   const u8* x = (const u8*)s.x + threadIdx.x / 8 * input_bytes + threadIdx.x % 8 * 16;
-  const u8* matrix = s.weights + threadIdx.x / CHUNKS * row_bytes + threadIdx.x % CHUNKS * 16;
+  const int own = threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8;
+  const long long own_codes = own * row_bytes + threadIdx.x % 8 * 16, own_scales = threadIdx.x * row_bytes;
   // The last two groups may overlap. Both write the same sums there.
   struct At { int item, part, first, step, end; const u8* weights; };
   const auto start_of = [&](int item) {  // divides, so not at every step
     const int part = item / groups, first = min(item % groups * FEATURES, s.features - FEATURES);
-    return At{item, part, first, steps * part / s.parts, steps * (part + 1) / s.parts, matrix + first * row_bytes};
+    return At{item, part, first, steps * part / s.parts, steps * (part + 1) / s.parts, s.weights + first * row_bytes};
   };
   const auto advance = [&](At& at) {
     if (++at.step == at.end) at = start_of(at.item + gridDim.x);
   };
   const auto issue_weights = [&](int stage, const At& at) {
-    copy_tile<FEATURES, CHUNKS, NEVER>(stages + stage * WEIGHTS, at.weights + at.step * STORED,
-                                       PRODUCT_THREADS / CHUNKS * row_bytes);
+    const u8* block = at.weights + at.step / STEPS * Format::bytes(STEPS * 64 * SLABS);
+    copy_weights<FEATURES, GROUPS>(stages + stage * WEIGHTS, block + at.step % STEPS * 128 + own_codes, row_bytes);
+    if constexpr (SCALED)
+      if (FEATURES == THREADS || threadIdx.x < FEATURES)
+        copy_async<SCALES>(stages + stage * WEIGHTS + CODES + threadIdx.x * SCALES,
+                           block + Format::scales(at.step % STEPS * SLABS) + own_scales);
   };
   const auto issue_inputs = [&](int stage, const At& at) {
-    copy_tile<PRODUCT_ROWS, 8, BY_OTHERS>(inputs + stage * INPUTS, x + at.step * 128,
-                                          PRODUCT_THREADS / 8 * input_bytes);
+    copy_inputs<THREADS>(inputs + stage * INPUTS, x + at.step * (SLABS * 128), input_bytes);
   };
 
   At next = start_of(blockIdx.x), ahead = next;  // weights do not depend on the previous kernels
@@ -181,12 +236,11 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
     end_of_copies();
   }
 
-  int used = 0;
+  const int warp = threadIdx.x / 32 * 16, row = (warp < FEATURES ? warp : 0) + threadIdx.x % 32 / 4;
+  int stage = 0, free = DEPTH - 1;  // the one to multiply, and the one to fill
 #pragma unroll 1
   for (At now = start_of(blockIdx.x); now.item < items; now = start_of(now.item + gridDim.x)) {
-    Sums<TILES> sums = {};
-    float scales[TILES][2];
-    if constexpr (WIDENED) load_scales<FEATURES, TILES>(scales, s, now.first);
+    Sums sums[TILES] = {};
     const auto fence_sums = [&] {
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
@@ -196,45 +250,47 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
           for (int i = 0; i < COLUMNS / 2; ++i) fence_operand(sums[m][n][i]);
     };
 #pragma unroll 1
-    for (; now.step < now.end; ++now.step, ++used) {
-      const int stage = used % DEPTH;
-      u8* tile = stages + stage * WEIGHTS;
+    for (; now.step < now.end; ++now.step) {
       wait_for_copies<DEPTH - 2>();
-      if constexpr (WIDENED) {
-        tile = wide + used % 2 * WIDE;  // wgmma may still read the other
-        widen<Format, FEATURES>(tile, stages + stage * WEIGHTS);
-      }
       fence_proxy_async();
       wgmma_wait();
       fence_sums();
       __syncthreads();  // all threads' copies have arrived, and no warp still reads the stage that is filled next
-      const u32 a = descriptor_of(tile), b = descriptor_of(inputs + stage * INPUTS + threadIdx.x / 128 * (64 * 128));
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-#pragma unroll
-          for (int n = 0; n < COLUMN_TILES; ++n)
-            wgmma(sums[m][n], a + m * (64 * 128 / 16) + k * 2, b + n * (COLUMNS * 128 / 16) + k * 2);
+      const u8* weights = stages + stage * WEIGHTS;
+      const u32 b = descriptor_of(inputs + stage * INPUTS);
+      if constexpr (WIDENED)
+        multiply_widened<Format>(sums[0], weights, (const u32*)(weights + CODES), row, b);
+      else
+        multiply_tiles(sums, descriptor_of(weights), b);
       wgmma_commit();
       if (next.item < items) {
-        issue_weights((used + DEPTH - 1) % DEPTH, next);
-        issue_inputs((used + DEPTH - 1) % DEPTH, next);
+        issue_weights(free, next);
+        issue_inputs(free, next);
         advance(next);
       }
       end_of_copies();
+      free = stage;
+      stage = stage + 1 == DEPTH ? 0 : stage + 1;
     }
     wgmma_wait();
     fence_sums();
-    write_sums<FEATURES, TILES>(sums, scales, s.out + (long long)now.part * PADDED_ROWS * s.features + now.first,
-                                s.features);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m) {
+      if (warp + 64 * m >= FEATURES) break;
+      float scales[2] = {1.f, 1.f};
+      if constexpr (Format::ROW_SCALE)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          scales[r] = load_nc4(now.weights + (row + 8 * r) * row_bytes + Format::bytes(s.width));
+      write_sums(sums[m], scales[0], scales[1],
+                 s.out + (long long)now.part * PADDED_ROWS * s.features + now.first + warp + 64 * m, s.features);
+    }
   }
 }
 
 // One kernel, product_<features>, for each number of features that products need.
-#define PRODUCT(FEATURES, DEPTH)                                                                              \
-  extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) product_##FEATURES(const ProductArgs s) { \
-    product<FEATURES, DEPTH>(s);                                                                              \
+#define PRODUCT(FEATURES, GROUPS, DEPTH)                                                                   \
+  extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) product_##FEATURES(const ProductArgs s) { \
+    product<FEATURES, GROUPS, DEPTH>(s);                                                                   \
   }
 PRODUCTS

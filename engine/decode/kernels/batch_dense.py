@@ -13,7 +13,6 @@ from .batch_product import ROW_BLOCK, ProductBlock, ProductShape, cost
 
 CAPABILITY, TARGET = "90", "90a"  # the one that has wgmma, and its architecture for the compiler
 MIN_COMPILER = (12, 0)
-_THREADS = 128  # of a block, for every ROW_BLOCK rows
 # Split-K: parts of each product, added up by the kernel that reads it. Fewer parts mean fewer blocks than
 # multiprocessors, or smaller blocks, and every block reads all inputs of its part.
 PARTS = {"qkv": 4, "out": 6, "gate_up": 1, "down": 6}
@@ -22,23 +21,34 @@ _TILE = 64  # features of an instruction
 
 
 class Resources(NamedTuple):
-    """Shared memory and rows for products in one weight format."""
+    """A stage's needs, and limits of products, in one weight format."""
 
-    row_bytes: int  # of a matrix row's 64 weights in a stage
+    inputs: int
+    row_bytes: int  # of a feature's weights and scales
     shared: int  # maximum bytes of shared memory per block
     most_rows: int
 
 
-# Not int4: with few rows, widening it takes longer than reading it. Not q8_0: it scales the sum of every 32 inputs.
-_RESOURCES = {"bf16": Resources(128, 160 << 10, 2 * ROW_BLOCK), "int8": Resources(64, 140 << 10, ROW_BLOCK)}
+# Not q8_0: it scales the sum of every 32 inputs.
+_RESOURCES = {
+    "bf16": Resources(64, 128, 160 << 10, 2 * ROW_BLOCK),
+    "int8": Resources(128, 128, 140 << 10, ROW_BLOCK),
+    "int4": Resources(256, 128 + 8, 164 << 10, ROW_BLOCK),
+}
 MAX_ROWS = max(one.most_rows for one in _RESOURCES.values())
 
 
 class Tiling(NamedTuple):
-    """A block's features, and its pipeline's stages."""
+    """A block's features and warpgroups, and its pipeline's stages."""
 
     features: int
+    groups: int
     stages: int
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return 128 * self.groups
 
 
 @dataclass(frozen=True)
@@ -62,11 +72,6 @@ class DenseShape(ProductShape):
         """Blocks of `attend` per multiprocessor. A third takes what a product of few rows needs to start early."""
         return 2 if self.row_tiles <= ROW_BLOCK // 8 else 3
 
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return -(-8 * self.row_tiles // ROW_BLOCK) * _THREADS
-
     def shared(self, tiling: Tiling) -> int:
         """Return the bytes of dynamic shared memory per block."""
         staged = tiling.stages * _stage_bytes(self.weights, self.row_tiles, tiling.features)
@@ -78,14 +83,13 @@ class DenseShape(ProductShape):
             "DENSE": 1,
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
-            "PRODUCTS": " ".join(f"PRODUCT({one.features},{one.stages})" for one in sorted({*self.tilings.values()})),
-            "PRODUCT_THREADS": self.threads,
+            "PRODUCTS": " ".join(f"PRODUCT{tuple(one)}" for one in sorted({*self.tilings.values()})),
         }
 
     def block(self, name: str, features: int) -> ProductBlock:
         """Return the block that computes a product of so many features."""
         tiling = self.tilings[name]
-        return ProductBlock(f"product_{tiling.features}", tiling.features, self.threads, self.shared(tiling))
+        return ProductBlock(f"product_{tiling.features}", tiling.features, tiling.threads, self.shared(tiling))
 
 
 def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> DenseShape | None:
@@ -95,13 +99,18 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
     """
     if weights not in _RESOURCES or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
         return None
-    if any(width % 64 or width // 64 < PARTS[name] for name, (_, width) in sizes.items()):
+    step = _RESOURCES[weights].inputs
+    if any(width % step or width // step < PARTS[name] for name, (_, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
     for name, (features, _) in sizes.items():
         rooms = {one: min(_RESOURCES[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
         stages = {one: room // _stage_bytes(weights, row_tiles, one) for one, room in rooms.items()}
-        fitting = [Tiling(one, count) for one, count in stages.items() if count > 2 and one <= features]
+        fitting = [
+            Tiling(one, 1 if weights == "bf16" else -(-one // _TILE), count)
+            for one, count in stages.items()
+            if count > 2 and one <= features
+        ]
         if not fitting:
             return None
         tilings[name] = min(fitting, key=lambda one: cost(one.features, features, PARTS[name], limits.multiprocessors))
@@ -109,9 +118,9 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
 
 def _stage_bytes(weights: str, row_tiles: int, features: int) -> int:
-    return 8 * row_tiles * 128 + features * _RESOURCES[weights].row_bytes
+    return 8 * row_tiles * _RESOURCES[weights].inputs * 2 + features * _RESOURCES[weights].row_bytes
 
 
 def _other_bytes(weights: str, features: int) -> int:
-    """Return the bytes of two widened tiles, or what a block's last instruction reads past its features."""
-    return -features % _TILE * 128 if weights == "bf16" else 2 * features * 128
+    """Return the bytes that a block's last instruction reads past its features."""
+    return -features % _TILE * 128 if weights == "bf16" else 0

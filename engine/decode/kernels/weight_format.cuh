@@ -9,10 +9,11 @@
 // dot<N> is this lane's part of the product of N weights with the inputs from VEC * at on.
 struct Bf16 {
   static constexpr int BLOCK = 8;  // weights
-  static constexpr int BITS = 16;
+  static constexpr int BITS = 16, GROUP = 0;
   static constexpr bool ROW_SCALE = false;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights * 2; }
   __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
+  __host__ __device__ static constexpr int scales(int) { return 0; }  // it has none
 
   template <int K> struct Input { uint4 values[K / VEC]; };
   template <int K>
@@ -97,6 +98,12 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
   return v;
 }
 
+__device__ __forceinline__ u32 and_xor(u32 a, u32 b, u32 c) {  // (a & b) ^ c
+  u32 v;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6A;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+  return v;
+}
+
 // Sums of two pairs of bf16 values, which are exact.
 __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 800
@@ -139,6 +146,7 @@ __device__ __forceinline__ void widen_bytes(float (&v)[16], uint4 codes, float s
 // The rest is for batch products, which process a block in eight steps of 64 weights. A matrix row's step is stored in
 // shared memory in quarters, quarter i at swizzled(i, row), so that lanes of several rows use different banks.
 // eight() returns weights 8 * t to 8 * t + 7 of a half step; codes() returns two of a word's four codes as bf16.
+// pairs() returns two codes of each eight in 16 bytes as bf16; `select` has their bytes' numbers in nibbles 0 and 2.
 // Without a row scale, GROUP weights share one scale, and a step's scales are in the word at scales(step) of a block.
 // With GROUP 64, this word also has the neighbouring step's scale, and products use code times scale rounded to bf16,
 // like torch's. With GROUP 32, products use codes, and the sums are scaled.
@@ -169,6 +177,12 @@ struct Int8 : Quantised {
   __device__ __forceinline__ static u32 codes(u32 four, int i) {
     const u32 pair = __byte_perm(four, 0x43434343u, i ? 0x4342 : 0x4140);
     return add_bf16x2(pair & 0xff7fff7fu, and_or(pair, 0x00800080u, 0xc300c300u));  // 128 + 7 bits, less 128 or 256
+  }
+  __device__ __forceinline__ static void pairs(u32 (&to)[2], uint4 codes, u32 select) {
+    const u32 of[2] = {__byte_perm(codes.x, codes.y, select), __byte_perm(codes.z, codes.w, select)};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      to[i] = add_bf16x2(and_or(of[i], 0x007f007fu, 0x43004300u), and_or(of[i], 0x00800080u, 0xc300c300u));
   }
 };
 
@@ -226,6 +240,12 @@ struct Int4 : Quantised {
   __device__ __forceinline__ static u32 codes(u32 four, int i) {
     const u32 pair = __byte_perm(four ^ 0x08080808u, 0x43434343u, i ? 0x4342 : 0x4140);
     return add_bf16x2(pair, 0xc308c308u);  // 128 + 8 + code, less 136
+  }
+  __device__ __forceinline__ static void pairs(u32 (&to)[4], uint4 codes, u32 select) {
+    const u32 of[2] = {__byte_perm(codes.x, codes.y, select), __byte_perm(codes.z, codes.w, select)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      to[i] = add_bf16x2(and_xor(of[i / 2] >> i % 2 * 4, 0x000f000fu, 0x43084308u), 0xc308c308u);
   }
 };
 

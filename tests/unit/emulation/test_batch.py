@@ -30,21 +30,34 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 IN_FORMAT_PLACE_OF = IN_PLACE_OF | {
     "u32 and_or(u32 a, u32 b, u32 c)": "return (a & b) | c;",
+    "u32 and_xor(u32 a, u32 b, u32 c)": "return (a & b) ^ c;",
     "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
     "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
     "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
 }
-IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
-    "u32 descriptor_of(const u8* at)": "return (u32)(at - emulation::block().shared(0)) >> 4;",
-    "void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b)": """
-        const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const auto input = [](u32 tile, int row, int k) {
+TILE_VALUE = """
+        const auto tile_value = [](u32 tile, int row, int k) {
           const u32 at = (tile << 4) + row * 128 + k * 2;
           return __uint_as_float((u32)*(const u16*)(emulation::block().shared(0) + (at ^ (at >> 7 & 7) << 4)) << 16);
-        };
+        };"""
+IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
+    "u32 descriptor_of(const u8* at)": "return (u32)(at - emulation::block().shared(0)) >> 4;",
+    "void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b)": TILE_VALUE
+    + """
+        const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
         for (int i = 0; i < COLUMNS / 2; ++i) {
           const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-          for (int k = 0; k < 16; ++k) sum[i] += input(a, row, k) * input(b, column, k);
+          for (int k = 0; k < 16; ++k) sum[i] += tile_value(a, row, k) * tile_value(b, column, k);
+        }""",
+    "void wgmma(float (&sum)[COLUMNS / 2], u32 a0, u32 a1, u32 a2, u32 a3, u32 b)": TILE_VALUE
+    + """
+        const int lane = threadIdx.x % 32;
+        for (int k = 0; k < 16; ++k) {
+          const int of = lane / 4 * 4 + k % 8 / 2;
+          const u32 a[2] = {__shfl_sync(~0u, k < 8 ? a0 : a2, of), __shfl_sync(~0u, k < 8 ? a1 : a3, of)};
+          for (int i = 0; i < COLUMNS / 2; ++i)
+            sum[i] += __uint_as_float(a[i / 2 % 2] >> k % 2 * 16 << 16) *
+                      tile_value(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
         }""",
     "void wgmma_fence()": "",
     "void wgmma_commit()": "",
@@ -59,8 +72,15 @@ def batch_kernel(emulate, monkeypatch):
     """BatchKernel with emulated kernels, on what it takes for a small GPU."""
 
     def make(talker, state, capability="80"):
-        limits = kernel.Limits(capability, 2, 99 << 10)
-        monkeypatch.setattr(batch_dense, "compiler_version", lambda: (12, 0))
+        hopper = capability == batch_dense.CAPABILITY
+        limits = kernel.Limits(capability, 2, (227 if hopper else 99) << 10)
+        few = {"qkv": 2, "out": 4, "gate_up": 1, "down": 4}  # a step of each part, even if it takes 256 inputs
+        for owner, name, value in (
+            (batch_dense, "compiler_version", lambda: (12, 0)),
+            (batch_dense, "PARTS", few),
+            (batch_dense.DenseShape, "parts", few),
+        ):
+            monkeypatch.setattr(owner, name, value)
         shape = batch_module.product_shape(talker.config, talker.layers[0].qkv.format, state.batch, limits)
         options = batch_module.defines(talker.config, shape, state.batch)
         kinds = {
@@ -69,12 +89,13 @@ def batch_kernel(emulate, monkeypatch):
             "swiglu": ("SwigluArgs", 256),
         }
         in_place_of = IN_PLACE_OF
+        assert isinstance(shape, batch_dense.DenseShape) == hopper
         if isinstance(shape, batch_product.QuantisedShape):
             kinds |= {f"product_{tiles}": ("ProductArgs", batch_product.THREADS) for tiles in shape.depths}
             in_place_of = IN_FORMAT_PLACE_OF
         elif isinstance(shape, batch_dense.DenseShape):
             tilings = {*shape.tilings.values()}
-            kinds |= {f"product_{one.features}": ("ProductArgs", shape.threads) for one in tilings}
+            kinds |= {f"product_{one.features}": ("ProductArgs", one.threads) for one in tilings}
             in_place_of = IN_DENSE_PLACE_OF
         runs = {
             name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
@@ -118,6 +139,7 @@ def relative(ours, theirs):
         ("v3", "q8_0", "80"),
         ("v3", "int4", "80"),
         ("v3", "int8", "90"),
+        ("v3", "int4", "90"),
     ],
 )
 @torch.inference_mode()
@@ -145,12 +167,14 @@ def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capa
     kernels.close()
 
 
-@pytest.mark.parametrize(("weights", "capability"), [("", "90"), ("int8", "90"), ("int8", "80"), ("q8_0", "80")])
+@pytest.mark.parametrize(
+    ("weights", "capability"), [("", "90"), ("int8", "90"), ("int4", "90"), ("int8", "80"), ("q8_0", "80")]
+)
 @torch.inference_mode()
 def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weights, capability):
-    """Products use other tiles and other blocks for more rows, and a block has more warps for more than 64."""
+    """Products use other tiles and other blocks for more rows."""
     talker, said = narrow("v3", 64, weights), []
-    for batch in (2, 17, *([] if weights else [70])):
+    for batch in (2, 17, 50, *([] if weights else [70])):
         state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()
         kernels = batch_kernel(talker, state, capability)
         state.work.x.copy_(torch.randn(70, talker.config.hidden, generator=g.manual_seed(2))[:batch])
