@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import pathlib
 import re
 import sys
@@ -15,6 +16,8 @@ import sys
 import torch
 
 from . import cubin_cache
+
+log = logging.getLogger("higgs_tts")
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
@@ -101,11 +104,11 @@ def _compile(source: str, capability: str, options: tuple[str, ...]) -> bytes:
     array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
     failed = nvrtc.nvrtcCompileProgram(program, len(flags), array)
     try:
+        said = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().strip("\0\n")
         if failed:
-            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise KernelUnavailable(
-                f"the kernels do not compile for compute capability {capability}: {log.decode()[:400]}"
-            )
+            raise KernelUnavailable(f"the kernels do not compile for compute capability {capability}: {said[:400]}")
+        if said:
+            log.debug("NVRTC for compute capability %s: %s", capability, said)
         return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

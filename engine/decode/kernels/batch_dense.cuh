@@ -91,7 +91,7 @@ __device__ __forceinline__ int place_of_chunk(int row, int chunk) { return row *
 template <int FEATURES, int GROUPS>
 __device__ __forceinline__ void copy_weights(u8* stage, const u8* from, long long row_bytes) {
   constexpr int PASS = 16;  // features that a warpgroup copies at a time
-  static_assert(FEATURES % PASS == 0, "NVRTC 13.0 encodes a conditional copy with a policy of L2 wrongly");
+  static_assert(FEATURES % PASS == 0, "a condition, too, lets NVRTC 13.0 encode the copy wrongly");
   u8* to = stage + place_of_chunk(threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8, threadIdx.x % 8);
   if constexpr (GROUPS == 1 || FEATURES % 64 == 0) {
 #pragma unroll
