@@ -21,10 +21,10 @@ _TILE = 64  # features of an instruction
 
 
 class Resources(NamedTuple):
-    """A stage's needs, and limits of products, in one weight format."""
+    """A stage, and limits of products, in one weight format."""
 
-    inputs: int
-    row_bytes: int  # of a feature's weights and scales
+    inputs: int  # values of k
+    feature_bytes: int  # of a feature's weights and scales
     shared: int  # maximum bytes of shared memory per block
     most_rows: int
 
@@ -99,26 +99,29 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
     """
     if weights not in _RESOURCES or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
         return None
-    step = _RESOURCES[weights].inputs
-    if any(width % step or width // step < PARTS[name] for name, (_, width) in sizes.items()):
+    stage = _RESOURCES[weights].inputs
+    if any(width % stage or width // stage < PARTS[name] for name, (_, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
+    room = min(_RESOURCES[weights].shared, limits.shared)
+    every = [_tiling(weights, row_tiles, features, room) for features in _FEATURES]
     for name, (features, _) in sizes.items():
-        rooms = {one: min(_RESOURCES[weights].shared, limits.shared) - _other_bytes(weights, one) for one in _FEATURES}
-        stages = {one: room // _stage_bytes(weights, row_tiles, one) for one, room in rooms.items()}
-        fitting = [
-            Tiling(one, 1 if weights == "bf16" else -(-one // _TILE), count)
-            for one, count in stages.items()
-            if count > 2 and one <= features
-        ]
+        fitting = [one for one in every if one.stages > 2 and one.features <= features]
         if not fitting:
             return None
         tilings[name] = min(fitting, key=lambda one: cost(one.features, features, PARTS[name], limits.multiprocessors))
     return DenseShape(weights, row_tiles, tilings)
 
 
+def _tiling(weights: str, row_tiles: int, features: int, room: int) -> Tiling:
+    """Return a block with as many stages as there is room for. Its warpgroups are those of the source."""
+    groups = 1 if weights == "bf16" else -(-features // _TILE)
+    stages = (room - _other_bytes(weights, features)) // _stage_bytes(weights, row_tiles, features)
+    return Tiling(features, groups, stages)
+
+
 def _stage_bytes(weights: str, row_tiles: int, features: int) -> int:
-    return 8 * row_tiles * _RESOURCES[weights].inputs * 2 + features * _RESOURCES[weights].row_bytes
+    return 8 * row_tiles * _RESOURCES[weights].inputs * 2 + features * _RESOURCES[weights].feature_bytes
 
 
 def _other_bytes(weights: str, features: int) -> int:
