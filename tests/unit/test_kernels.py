@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import re
 import struct
 
 import pytest
@@ -106,12 +107,15 @@ def test_the_batch_kernels_compile(config, capability):
         (V3, "int4", 64),
     ],
 )
-def test_hopper_s_products_run_wgmma_at_once_and_copy(monkeypatch, caplog, config, weights, rows):
+def test_the_compiler_does_not_spoil_hopper_s_products(monkeypatch, caplog, config, weights, rows):
     """ptxas runs wgmma's instructions one by one if, say, sums are in local memory, and says so."""
     if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
         pytest.skip("this NVRTC does not know them")
     shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
-    cubin = compiled(monkeypatch, caplog, batch.SOURCE, shape.target, batch.defines(config, shape, rows))
+    options = (*batch.defines(config, shape, rows), "--ptxas-options=-v")
+    cubin = compiled(monkeypatch, caplog, batch.SOURCE, shape.target, options)
+    frames = dict(re.findall(r"Function properties for (product_\d+)\D+(\d+) bytes stack frame", caplog.text))
+    assert frames == {f"product_{one.features}": "0" for one in shape.tilings.values()}
     assert "serialized" not in caplog.text
     assert not wrong_copies(cubin)
 
@@ -187,7 +191,7 @@ def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, 
         inputs = one.stages * 8 * shape.row_tiles * 2 * step
         assert one.stages > 2 and inputs + one.stages * one.features * stored <= shape.shared(one) <= 227 << 10
         tiles = -(-one.features // 64)
-        assert one.groups == (1 if weights == "bf16" else tiles)
+        assert one.warpgroups == (1 if weights == "bf16" else tiles)
         if weights == "bf16":  # the last instruction reads 64 features
             assert inputs + ((one.stages - 1) * one.features + tiles * 64) * 128 <= shape.shared(one)
 
@@ -237,6 +241,8 @@ def wrong_copies(cubin: bytes) -> int:
 
 @pytest.mark.usefixtures("compiler")
 def test_a_wrongly_encoded_copy_is_seen(monkeypatch, caplog, tmp_path):
+    if nvrtc.compiler_version() > (13, 2):
+        pytest.skip("this NVRTC may encode it rightly")
     (tmp_path / "copy.cu").write_text("""
         extern __shared__ unsigned char to[];
         extern "C" __global__ void copy(const unsigned char* from) {
@@ -246,8 +252,7 @@ def test_a_wrongly_encoded_copy_is_seen(monkeypatch, caplog, tmp_path):
                        ::"r"((unsigned)__cvta_generic_to_shared(to) + threadIdx.x * 16), "l"(from + threadIdx.x * 16),
                          "l"(policy) : "memory");
         }""")
-    if not wrong_copies(compiled(monkeypatch, caplog, tmp_path / "copy.cu", "90", ())):
-        pytest.skip("this NVRTC encodes it right")
+    assert wrong_copies(compiled(monkeypatch, caplog, tmp_path / "copy.cu", "90", ())) == 1
 
 
 @pytest.mark.usefixtures("compiler")

@@ -48,9 +48,9 @@ constexpr u32 DESCRIPTOR = SWIZZLE_128 << 30 | STRIDE_OF_EIGHT;
   "wgmma.mma_async.sync.aligned.m64n" BY_COLUMNS("8", "32", "64") "k16.f32.bf16.bf16 {" \
   BY_COLUMNS(NAMES, MORE_NAMES, MOST_NAMES) "}, "
 
-// sum += a * b^T for tiles a [64, 16] and b [COLUMNS, 16], asynchronously. A group's warp w holds rows 16 * w to
-// 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of a past its matrix are whatever follows in shared memory; their
-// sums are never read.
+// sum += a * b^T for tiles a [64, 16] and b [COLUMNS, 16], asynchronously. A warpgroup's warp w holds rows 16 * w
+// to 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of a past its matrix are whatever follows in shared memory;
+// their sums are never read.
 __device__ __forceinline__ void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b) {
   asm volatile("{.reg .pred p; .reg .b64 a, b; setp.eq.u32 p, 0, 0;"
                "mov.b64 a, {" BY_COLUMNS("%4,%6", "%16,%18", "%32,%34") "};"
@@ -88,14 +88,14 @@ __device__ __forceinline__ void fence_operand(float& sum) {
 __device__ __forceinline__ int place_of_chunk(int row, int chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
 
 // Copies 128 bytes of each feature's weights, a warpgroup those of its features. `from` is where this thread begins.
-template <int FEATURES, int GROUPS>
+template <int FEATURES, int WARPGROUPS>
 __device__ __forceinline__ void copy_weights(u8* stage, const u8* from, long long row_bytes) {
   constexpr int PASS = 16;  // features that a warpgroup copies at a time
-  static_assert(FEATURES % PASS == 0, "a condition, too, lets NVRTC 13.0 encode the copy wrongly");
+  static_assert(FEATURES % PASS == 0, "a conditional copy may be encoded wrongly, see copy_async.cuh");
   u8* to = stage + place_of_chunk(threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8, threadIdx.x % 8);
-  if constexpr (GROUPS == 1 || FEATURES % 64 == 0) {
+  if constexpr (WARPGROUPS == 1 || FEATURES % 64 == 0) {
 #pragma unroll
-    for (int f = 0; f < (GROUPS == 1 ? FEATURES : 64); f += PASS, from += PASS * row_bytes)
+    for (int f = 0; f < (WARPGROUPS == 1 ? FEATURES : 64); f += PASS, from += PASS * row_bytes)
       copy_async<16, NEVER>(to + f * 128, from);
   } else {
     const int features = min(FEATURES - (int)threadIdx.x / 128 * 64, 64);
@@ -187,10 +187,10 @@ __device__ __forceinline__ void write_sums(const Sums& sums, float first, float 
     }
 }
 
-template <int FEATURES, int GROUPS, int DEPTH>
+template <int FEATURES, int WARPGROUPS, int DEPTH>
 __device__ __forceinline__ void product(const ProductArgs& s) {
-  constexpr int TILES = (FEATURES + 63) / 64 / GROUPS, THREADS = 128 * GROUPS;
-  static_assert(WIDENED ? TILES == 1 : GROUPS == 1, "batch_dense.py starts other warpgroups");
+  constexpr int TILES = (FEATURES + 63) / 64 / WARPGROUPS, THREADS = 128 * WARPGROUPS;
+  static_assert(WIDENED ? TILES == 1 : WARPGROUPS == 1, "batch_dense.py starts other warpgroups");
   constexpr int INPUTS = SLABS * SLAB, CODES = FEATURES * 128, SCALES = SCALED ? SLABS * 2 : 0;  // bytes; per feature
   constexpr int WEIGHTS = CODES + FEATURES * SCALES;
   extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then the weights
@@ -212,7 +212,7 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
   };
   const auto issue_weights = [&](int stage, const At& at) {
     const u8* block = at.weights + at.step / STEPS * Format::bytes(STEPS * 64 * SLABS);
-    copy_weights<FEATURES, GROUPS>(stages + stage * WEIGHTS, block + at.step % STEPS * 128 + own_codes, row_bytes);
+    copy_weights<FEATURES, WARPGROUPS>(stages + stage * WEIGHTS, block + at.step % STEPS * 128 + own_codes, row_bytes);
     if constexpr (SCALED)
       if (FEATURES == THREADS || threadIdx.x < FEATURES)
         copy_async<SCALES>(stages + stage * WEIGHTS + CODES + threadIdx.x * SCALES,
@@ -289,8 +289,8 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
 }
 
 // One kernel, product_<features>, for each number of features that products need.
-#define PRODUCT(FEATURES, GROUPS, DEPTH)                                                                   \
-  extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) product_##FEATURES(const ProductArgs s) { \
-    product<FEATURES, GROUPS, DEPTH>(s);                                                                   \
+#define PRODUCT(FEATURES, WARPGROUPS, DEPTH)                                                                   \
+  extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1) product_##FEATURES(const ProductArgs s) { \
+    product<FEATURES, WARPGROUPS, DEPTH>(s);                                                                   \
   }
 PRODUCTS

@@ -42,13 +42,13 @@ class Tiling(NamedTuple):
     """A block's features and warpgroups, and its pipeline's stages."""
 
     features: int
-    groups: int
+    warpgroups: int
     stages: int
 
     @property
     def threads(self) -> int:
         """Threads per block."""
-        return 128 * self.groups
+        return 128 * self.warpgroups
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
 
 
 def _tiling(weights: str, row_tiles: int, features: int, room: int) -> Tiling:
-    """Return a block with as many stages as there is room for. Its warpgroups are those of the source."""
-    groups = 1 if weights == "bf16" else -(-features // _TILE)
+    """Return a block with as many stages as there is room for. The source asserts its number of warpgroups."""
+    warpgroups = 1 if weights == "bf16" else -(-features // _TILE)
     stages = (room - _other_bytes(weights, features)) // _stage_bytes(weights, row_tiles, features)
-    return Tiling(features, groups, stages)
+    return Tiling(features, warpgroups, stages)
 
 
 def _stage_bytes(weights: str, row_tiles: int, features: int) -> int:
