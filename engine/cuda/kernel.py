@@ -51,13 +51,16 @@ def first_reason(device: torch.device, own: dict[str, bool]) -> str | None:
     return None
 
 
+Value = torch.Tensor | float | ctypes.Structure | ctypes.Array[Any] | None  # of an argument's field
+
+
 class Arguments(ctypes.Structure):
     """Base class of kernel arguments. `structure` makes the subclasses."""
 
     kinds: dict[str, Any] = {}  # field -> dtype of the tensor it points to, or a C type
 
     @classmethod
-    def of(cls, **values: torch.Tensor | float | ctypes.Structure | None) -> Arguments:
+    def of(cls, **values: Value) -> Arguments:
         """Return the structure with these values. Tensors must outlive it.
 
         Raises TypeError if a field is missing or unknown, or if a tensor has another dtype or is not contiguous. The
@@ -68,7 +71,7 @@ class Arguments(ctypes.Structure):
         return cls(**{name: cls._word(name, value) for name, value in values.items()})
 
     @classmethod
-    def _word(cls, name: str, value: torch.Tensor | float | ctypes.Structure | None) -> object:
+    def _word(cls, name: str, value: Value) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         kind = cls.kinds[name]
@@ -79,10 +82,15 @@ class Arguments(ctypes.Structure):
         return value.data_ptr()
 
 
-def structure(name: str, **kinds: Any) -> type[Arguments]:
-    """Make the class for a source's structure `name`. Fields in order: a tensor's dtype for a pointer, or a C type."""
+def structure(name: str, alignment: int = 8, **kinds: Any) -> type[Arguments]:
+    """Make the class for a source's structure `name`. Fields in order: a tensor's dtype for a pointer, or a C type.
+
+    alignment: of the source's structure, in bytes. The class has its size.
+    """
     is_pointer = {field: kind is ANY or isinstance(kind, torch.dtype) for field, kind in kinds.items()}
     fields = [(field, ctypes.c_void_p if is_pointer[field] else kind) for field, kind in kinds.items()]
+    size = ctypes.sizeof(type("Fields", (ctypes.Structure,), {"_fields_": fields}))
+    fields.append(("padding", ctypes.c_char * (-size % alignment)))
     return type(name, (Arguments,), {"_fields_": fields, "kinds": kinds, "__doc__": f"`{name}` of the source."})
 
 

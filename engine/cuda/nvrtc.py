@@ -22,6 +22,8 @@ log = logging.getLogger("higgs_tts")
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+_SWIZZLE_128B = 3  # CU_TENSOR_MAP_...
+_PROMOTE_L2_128B = 2
 _OVERLAP_SINCE = 12030  # first driver CUDA version whose graphs support programmatic dependent launch
 
 
@@ -157,6 +159,38 @@ def trim_graph_memory(index: int) -> None:
     device = ctypes.c_int()
     _check(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device of")
     _check(_driver().cuDeviceGraphMemTrim(device), "free the memory of")
+
+
+TENSOR_MAP = ctypes.c_ubyte * 128  # CUtensorMap
+
+
+def tensor_map(
+    tensor: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...], swizzle: bool = True
+) -> ctypes.Array[ctypes.c_ubyte]:
+    """Describe a tensor of bytes to the hardware, which copies boxes of it (compute capability 9.0).
+
+    sizes, box: bytes, then elements per dimension, innermost first. strides: bytes, of all dimensions but the first.
+    swizzle: the box's rows are 128 bytes, whose 16-byte chunks are permuted in shared memory.
+    """
+    buffer, rank = ctypes.create_string_buffer(ctypes.sizeof(TENSOR_MAP) + 64), len(sizes)
+    start = -ctypes.addressof(buffer) % 64  # the driver wants it aligned
+    steps = (ctypes.c_uint32 * rank)(*[1] * rank)
+    error = _driver().cuTensorMapEncodeTiled(
+        ctypes.byref(buffer, start),
+        0,  # bytes
+        rank,
+        ctypes.c_void_p(tensor.data_ptr()),
+        (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * (rank - 1))(*strides),
+        (ctypes.c_uint32 * rank)(*box),
+        steps,
+        0,  # not interleaved
+        _SWIZZLE_128B if swizzle else 0,
+        _PROMOTE_L2_128B,
+        0,  # outside the tensor are zeros
+    )
+    _check(error, "describe a tensor to")
+    return TENSOR_MAP.from_buffer_copy(buffer, start)
 
 
 class _Attribute(ctypes.Structure):

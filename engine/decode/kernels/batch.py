@@ -20,7 +20,7 @@ from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
 from . import batch_dense
-from .batch_product import PARTS, ROW_BLOCK, ProductArgs, ProductShape, quantised_shape
+from .batch_product import PARTS, ROW_BLOCK, ProductShape, quantised_shape
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
@@ -70,7 +70,7 @@ def defines(config: ModelConfig, shape: ProductShape, rows: int) -> tuple[str, .
         "SWIGLU_THREADS": SWIGLU_THREADS,
         "ATTEND_THREADS": _ATTEND_THREADS,
     }
-    return options(values | shape.defines(), AddNormArgs, SwigluArgs, AttendArgs, ProductArgs)
+    return options(values | shape.defines(), AddNormArgs, SwigluArgs, AttendArgs, shape.arguments)
 
 
 def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) -> ProductShape:

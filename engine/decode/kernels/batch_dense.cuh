@@ -4,11 +4,11 @@
 // features f and one of `parts` parts of the inputs k. Features are the M = 64 rows of wgmma, and batch rows its N
 // columns: 8, 32 or 64. A sum's order depends on neither, nor on how features are divided among blocks, so a row's bits
 // are the same in every batch. A step is 128 bytes of weights per feature. DEPTH steps are in shared memory, in rows of
-// 128 bytes with the 128-byte swizzle: inputs in slabs of 64, and weights. wgmma reads both there, but int8 and int4
-// weights are first widened to bf16, in registers. That is work for a warpgroup per 64 features. bf16 needs only one per
-// block, which leaves room for attention beside it.
+// 128 bytes with the 128-byte swizzle: inputs in slabs of 64, and weights. One thread has them copied (TMA). wgmma reads
+// both there, but int8 and int4 weights are first widened to bf16, in registers. That is work for a warpgroup per 64
+// features. bf16 needs only one per block, which leaves room for attention beside it.
 
-#include "copy_async.cuh"
+#include "bulk_copy.cuh"
 
 #if ROW_TILES == 1
 #define BY_COLUMNS(FEW, MORE, MOST) FEW
@@ -25,8 +25,10 @@ constexpr int STEPS = WIDENED ? Format::BLOCK / (64 * SLABS) : 1;    // of a blo
 static_assert(Format::GROUP != 32, "weights are scaled, not sums");
 static_assert(PRODUCT_ROWS % COLUMNS == 0, "rows are whole instructions");
 
-struct ProductArgs { const u8* weights; const u16* x; u16* out; int features, width, parts; };
-static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
+struct alignas(64) TensorMap { u8 opaque[128]; };  // the driver's CUtensorMap
+// Boxes: codes of a step for a block's features, scales of 512 weights for them (int4), and inputs of a step.
+struct DenseArgs { TensorMap codes, scales, x; const u8* weights; u16* out; int features, width, parts; };
+static_assert(sizeof(DenseArgs) == SIZEOF_DenseArgs, "batch_dense.py fills another structure");
 
 // Low word of the shared-memory descriptor of a tile whose first row begins at `at`: its address in units of 16 bytes,
 // to which an offset can be added. The high word is the same for all tiles. The shuffle tells the compiler that a warp's
@@ -75,45 +77,22 @@ __device__ __forceinline__ void wgmma_commit() {
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-// Makes this thread's copies visible to wgmma.
-__device__ __forceinline__ void fence_proxy_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 // Keeps the compiler from moving an accumulator while wgmma is in flight.
 __device__ __forceinline__ void fence_operand(float& sum) {
   asm volatile("" : "+f"(sum)::"memory");
 }
 
-// Where a row's chunk of 16 bytes lies.
-__device__ __forceinline__ int place_of_chunk(int row, int chunk) { return row * 128 + (chunk ^ row % 8) * 16; }
-
-// Copies 128 bytes of each feature's weights, a warpgroup those of its features. `from` is where this thread begins.
-template <int FEATURES, int WARPGROUPS>
-__device__ __forceinline__ void copy_weights(u8* stage, const u8* from, long long row_bytes) {
-  constexpr int PASS = 16;  // features that a warpgroup copies at a time
-  static_assert(FEATURES % PASS == 0, "a conditional copy may be encoded wrongly, see copy_async.cuh");
-  u8* to = stage + place_of_chunk(threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8, threadIdx.x % 8);
-  if constexpr (WARPGROUPS == 1 || FEATURES % 64 == 0) {
-#pragma unroll
-    for (int f = 0; f < (WARPGROUPS == 1 ? FEATURES : 64); f += PASS, from += PASS * row_bytes)
-      copy_async<16, NEVER>(to + f * 128, from);
-  } else {
-    const int features = min(FEATURES - (int)threadIdx.x / 128 * 64, 64);
-#pragma unroll 1
-    for (int f = 0; f < features; f += PASS, from += PASS * row_bytes) copy_async<16, NEVER>(to + f * 128, from);
-  }
-}
-
-template <int THREADS>
-__device__ __forceinline__ void copy_inputs(u8* stage, const u8* from, long long row_bytes) {
-  constexpr int PASS = THREADS / 8;
-  const int row = threadIdx.x / 8;
-#pragma unroll
-  for (int r = 0; r < PRODUCT_ROWS; r += PASS, from += PASS * row_bytes)
-    if (r + PASS <= PRODUCT_ROWS || r + row < PRODUCT_ROWS)
-#pragma unroll
-      for (int i = 0; i < SLABS; ++i)
-        copy_async<16, BY_OTHERS>(stage + i * SLAB + place_of_chunk(r + row, threadIdx.x % 8), from + i * 128);
+// Copies a box of a tensor of bytes, from (x, y, z) on. ONCE: no other block reads it, so it leaves L2 first.
+template <bool ONCE>
+__device__ __forceinline__ void copy_box(u32 to, const TensorMap& tensor, int x, int y, int z, u32 barrier) {
+  if constexpr (ONCE)
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to), "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(barrier),
+                 "l"(evict_first()) : "memory");
+  else
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
 }
 
 using Sums = float[COLUMN_TILES][COLUMNS / 2];  // of 64 features
@@ -122,20 +101,21 @@ using Sums = float[COLUMN_TILES][COLUMNS / 2];  // of 64 features
 // Registers of weights do not change while wgmma may read them: each chunk has its own. F is Format, but bf16 is never
 // widened and need not compile here.
 template <class F>
-__device__ __forceinline__ void multiply_widened(Sums& sums, const u8* weights, const u32* scales, int row, u32 b) {
+__device__ __forceinline__ void multiply_widened(Sums& sums, const u8* weights, const u8* scales, int row, u32 b) {
   const u32 select = 0x0100 + threadIdx.x % 4 * 0x0202;  // of eight bytes, the lane's two
   uint4 codes[2][2];
   u32 two_scales[2][SLABS / 2];
-  const auto load = [&](int chunk) {
+  const auto load = [&](int chunk) {  // of 16 bytes
 #pragma unroll
-    for (int r = 0; r < 2; ++r) codes[chunk % 2][r] = *(const uint4*)(weights + place_of_chunk(row + 8 * r, chunk));
+    for (int r = 0; r < 2; ++r)
+      codes[chunk % 2][r] = *(const uint4*)(weights + (row + 8 * r) * 128 + (chunk ^ row % 8) * 16);
   };
   load(0);
   if constexpr (SCALED)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int i = 0; i < SLABS / 2; ++i) two_scales[r][i] = scales[(row + 8 * r) * (SLABS / 2) + i];
+      for (int i = 0; i < SLABS / 2; ++i) two_scales[r][i] = ((const u32*)(scales + (row + 8 * r) * 16))[i];
 #pragma unroll
   for (int chunk = 0; chunk < 8; ++chunk) {
     const int slab = chunk * SLABS / 8;
@@ -188,59 +168,60 @@ __device__ __forceinline__ void write_sums(const Sums& sums, float first, float 
 }
 
 template <int FEATURES, int WARPGROUPS, int DEPTH>
-__device__ __forceinline__ void product(const ProductArgs& s) {
-  constexpr int TILES = (FEATURES + 63) / 64 / WARPGROUPS, THREADS = 128 * WARPGROUPS;
+__device__ __forceinline__ void product(const DenseArgs& s) {
+  constexpr int TILES = (FEATURES + 63) / 64 / WARPGROUPS;
   static_assert(WIDENED ? TILES == 1 : WARPGROUPS == 1, "batch_dense.py starts other warpgroups");
-  constexpr int INPUTS = SLABS * SLAB, CODES = FEATURES * 128, SCALES = SCALED ? SLABS * 2 : 0;  // bytes; per feature
-  constexpr int WEIGHTS = CODES + FEATURES * SCALES;
-  extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then the weights
-  u8* const stages = inputs + DEPTH * INPUTS;
+  constexpr int INPUTS = SLABS * SLAB, CODES = FEATURES * 128, SCALES = SCALED ? FEATURES * 16 : 0;  // bytes per stage
+  extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then their codes, scales and barriers
+  u8 *const codes = inputs + DEPTH * INPUTS, *const scales = codes + DEPTH * CODES;
+  const u32 barriers = shared_address(scales + DEPTH * SCALES);
   const int steps = s.width / (64 * SLABS), groups = (s.features + FEATURES - 1) / FEATURES, items = groups * s.parts;
-  const long long row_bytes = Format::row(s.width), input_bytes = s.width * 2LL;
-  // Where this thread begins to copy: in the inputs, and in the first feature's weights.
-  const u8* x = (const u8*)s.x + threadIdx.x / 8 * input_bytes + threadIdx.x % 8 * 16;
-  const int own = threadIdx.x / 128 * 64 + threadIdx.x % 128 / 8;
-  const long long own_codes = own * row_bytes + threadIdx.x % 8 * 16, own_scales = threadIdx.x * row_bytes;
   // The last two groups may overlap. Both write the same sums there.
-  struct At { int item, part, first, step, end; const u8* weights; };
+  struct At { int item, part, first, step, end; };
   const auto start_of = [&](int item) {  // divides, so not at every step
     const int part = item / groups, first = min(item % groups * FEATURES, s.features - FEATURES);
-    return At{item, part, first, steps * part / s.parts, steps * (part + 1) / s.parts, s.weights + first * row_bytes};
+    return At{item, part, first, steps * part / s.parts, steps * (part + 1) / s.parts};
   };
   const auto advance = [&](At& at) {
     if (++at.step == at.end) at = start_of(at.item + gridDim.x);
   };
   const auto issue_weights = [&](int stage, const At& at) {
-    const u8* block = at.weights + at.step / STEPS * Format::bytes(STEPS * 64 * SLABS);
-    copy_weights<FEATURES, WARPGROUPS>(stages + stage * WEIGHTS, block + at.step % STEPS * 128 + own_codes, row_bytes);
+    const int block = at.step / STEPS * (int)Format::bytes(STEPS * 64 * SLABS);
+    const u32 barrier = barriers + stage * 8;
+    expect_bytes(barrier, INPUTS + CODES + SCALES);
+    copy_box<true>(shared_address(codes + stage * CODES), s.codes, block + at.step % STEPS * 128, at.first, 0, barrier);
     if constexpr (SCALED)
-      if (FEATURES == THREADS || threadIdx.x < FEATURES)
-        copy_async<SCALES>(stages + stage * WEIGHTS + CODES + threadIdx.x * SCALES,
-                           block + Format::scales(at.step % STEPS * SLABS) + own_scales);
+      copy_box<true>(shared_address(scales + stage * SCALES), s.scales, block + Format::scales(0), at.first, 0,
+                     barrier);
   };
   const auto issue_inputs = [&](int stage, const At& at) {
-    copy_inputs<THREADS>(inputs + stage * INPUTS, x + at.step * (SLABS * 128), input_bytes);
+    copy_box<false>(shared_address(inputs + stage * INPUTS), s.x, 0, 0, at.step * SLABS, barriers + stage * 8);
   };
 
-  At next = start_of(blockIdx.x), ahead = next;  // weights do not depend on the previous kernels
+  At next = start_of(blockIdx.x);
+  if (threadIdx.x == 0) {
+    init_barriers(barriers, DEPTH);
+    At ahead = next;  // weights do not depend on the previous kernels
 #pragma unroll 1
-  for (int i = 0; i < DEPTH - 1 && ahead.item < items; ++i, advance(ahead)) issue_weights(i, ahead);
+    for (int i = 0; i < DEPTH - 1 && ahead.item < items; ++i, advance(ahead)) issue_weights(i, ahead);
+  }
   launch_dependent_grids();
   wait_on_dependent_grids();
+  if (threadIdx.x == 0)
 #pragma unroll 1
-  for (int i = 0; i < DEPTH - 1; ++i) {
-    if (next.item < items) {
-      issue_inputs(i, next);
-      advance(next);
-    }
-    end_of_copies();
-  }
+    for (int i = 0; i < DEPTH - 1 && next.item < items; ++i, advance(next)) issue_inputs(i, next);
+  __syncthreads();  // the barriers are initialised
 
   const int warp = threadIdx.x / 32 * 16, row = (warp < FEATURES ? warp : 0) + threadIdx.x % 32 / 4;
-  int stage = 0, free = DEPTH - 1;  // the one to multiply, and the one to fill
+  int stage = 0, free = DEPTH - 1, parity = 0;  // the stage to multiply, and the one to fill
 #pragma unroll 1
   for (At now = start_of(blockIdx.x); now.item < items; now = start_of(now.item + gridDim.x)) {
     Sums sums[TILES] = {};
+    float row_scales[2] = {1.f, 1.f};
+    if constexpr (Format::ROW_SCALE)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        row_scales[r] = load_nc4(s.weights + (now.first + row + 8 * r) * Format::row(s.width) + Format::bytes(s.width));
     const auto fence_sums = [&] {
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
@@ -251,46 +232,43 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
     };
 #pragma unroll 1
     for (; now.step < now.end; ++now.step) {
-      wait_for_copies<DEPTH - 2>();
-      fence_proxy_async();
+      wait_for_bytes(barriers + stage * 8, parity);
       wgmma_wait();
       fence_sums();
-      __syncthreads();  // all threads' copies have arrived, and no warp still reads the stage that is filled next
-      const u8* weights = stages + stage * WEIGHTS;
+      __syncthreads();  // no warp still reads the stage that is filled next
+      const u8* weights = codes + stage * CODES;
       const u32 b = descriptor_of(inputs + stage * INPUTS);
       if constexpr (WIDENED)
-        multiply_widened<Format>(sums[0], weights, (const u32*)(weights + CODES), row, b);
+        multiply_widened<Format>(sums[0], weights, scales + stage * SCALES + now.step % STEPS * (SLABS * 2), row, b);
       else
         multiply_tiles(sums, descriptor_of(weights), b);
       wgmma_commit();
-      if (next.item < items) {
+      if (threadIdx.x == 0 && next.item < items) {
         issue_weights(free, next);
         issue_inputs(free, next);
         advance(next);
       }
-      end_of_copies();
       free = stage;
-      stage = stage + 1 == DEPTH ? 0 : stage + 1;
+      if (++stage == DEPTH) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
     wgmma_wait();
     fence_sums();
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       if (warp + 64 * m >= FEATURES) break;
-      float scales[2] = {1.f, 1.f};
-      if constexpr (Format::ROW_SCALE)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          scales[r] = load_nc4(now.weights + (row + 8 * r) * row_bytes + Format::bytes(s.width));
-      write_sums(sums[m], scales[0], scales[1],
+      write_sums(sums[m], row_scales[0], row_scales[1],
                  s.out + (long long)now.part * PADDED_ROWS * s.features + now.first + warp + 64 * m, s.features);
     }
   }
 }
 
 // One kernel, product_<features>, for each number of features that products need.
-#define PRODUCT(FEATURES, WARPGROUPS, DEPTH)                                                                   \
-  extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1) product_##FEATURES(const ProductArgs s) { \
-    product<FEATURES, WARPGROUPS, DEPTH>(s);                                                                   \
+#define PRODUCT(FEATURES, WARPGROUPS, DEPTH)                         \
+  extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)  \
+      product_##FEATURES(const __grid_constant__ DenseArgs s) {      \
+    product<FEATURES, WARPGROUPS, DEPTH>(s);                         \
   }
 PRODUCTS

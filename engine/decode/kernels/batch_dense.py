@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...cuda.kernel import Limits
-from ...cuda.nvrtc import compiler_version
-from ...talker.weight import FORMATS
+import torch
+
+from ...cuda.kernel import ANY, Arguments, Limits, structure
+from ...cuda.nvrtc import TENSOR_MAP, compiler_version, tensor_map
+from ...talker.weight import FORMATS, Weight
 from .batch_product import ROW_BLOCK, ProductBlock, ProductShape, cost
 
 CAPABILITY, TARGET = "90", "90a"  # the one that has wgmma, and its architecture for the compiler
@@ -18,14 +21,15 @@ MIN_COMPILER = (12, 0)
 PARTS = {"qkv": 4, "out": 6, "gate_up": 1, "down": 6}
 _FEATURES = (64, 128, 160, 192)  # of a block
 _TILE = 64  # features of an instruction
+_BARRIERS = 256  # bytes of shared memory, eight for each stage
 
 
 class Resources(NamedTuple):
     """A stage, and limits of products, in one weight format."""
 
     inputs: int  # values of k
-    feature_bytes: int  # of a feature's weights and scales
-    shared: int  # maximum bytes of shared memory per block
+    feature_bytes: int  # of a feature's weights, and of 512 weights' scales
+    shared: int  # maximum bytes of shared memory per block, without barriers
     most_rows: int
 
 
@@ -33,9 +37,23 @@ class Resources(NamedTuple):
 _RESOURCES = {
     "bf16": Resources(64, 128, 160 << 10, 2 * ROW_BLOCK),
     "int8": Resources(128, 128, 140 << 10, ROW_BLOCK),
-    "int4": Resources(256, 128 + 8, 164 << 10, ROW_BLOCK),
+    "int4": Resources(256, 128 + 16, 164 << 10, ROW_BLOCK),
 }
 MAX_ROWS = max(one.most_rows for one in _RESOURCES.values())
+
+
+DenseArgs = structure(
+    "DenseArgs",
+    alignment=64,
+    codes=TENSOR_MAP,
+    scales=TENSOR_MAP,
+    x=TENSOR_MAP,
+    weights=ANY,
+    out=torch.bfloat16,
+    features=ctypes.c_int,
+    width=ctypes.c_int,
+    parts=ctypes.c_int,
+)
 
 
 class Tiling(NamedTuple):
@@ -58,6 +76,7 @@ class DenseShape(ProductShape):
     weights: str  # name of the format
     row_tiles: int  # tiles of 8 rows
     tilings: Mapping[str, Tiling]  # by product
+    arguments = DenseArgs
     parts = PARTS
     target = TARGET
     is_ours = True
@@ -75,7 +94,7 @@ class DenseShape(ProductShape):
     def shared(self, tiling: Tiling) -> int:
         """Return the bytes of dynamic shared memory per block."""
         staged = tiling.stages * _stage_bytes(self.weights, self.row_tiles, tiling.features)
-        return staged + _other_bytes(self.weights, tiling.features)
+        return staged + _other_bytes(self.weights, tiling.features) + _BARRIERS
 
     def defines(self) -> dict[str, object]:
         """Return the compiler options."""
@@ -85,6 +104,24 @@ class DenseShape(ProductShape):
             "ROW_TILES": self.row_tiles,
             "PRODUCTS": " ".join(f"PRODUCT{tuple(one)}" for one in sorted({*self.tilings.values()})),
         }
+
+    def argument(
+        self, weight: Weight, x: torch.Tensor, out: torch.Tensor, parts: int, block: ProductBlock
+    ) -> Arguments:
+        """Return the argument of a product's launch."""
+        (features, width), row = weight.shape, weight.data[0].nbytes
+        matrix = weight.data, (row, features, 1), (row, row * features)
+        slabs = x, (128, len(x), width // 64), (width * 2, 128)
+        return self.arguments.of(
+            codes=tensor_map(*matrix, (128, block.features, 1)),
+            scales=tensor_map(*matrix, (16, block.features, 1), swizzle=False),
+            x=tensor_map(*slabs, (128, 8 * self.row_tiles, _RESOURCES[self.weights].inputs // 64)),
+            weights=weight.data,
+            out=out,
+            features=features,
+            width=width,
+            parts=parts,
+        )
 
     def block(self, name: str, features: int) -> ProductBlock:
         """Return the block that computes a product of so many features."""
@@ -103,7 +140,7 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
     if any(width % stage or width // stage < PARTS[name] for name, (_, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
-    room = min(_RESOURCES[weights].shared, limits.shared)
+    room = min(_RESOURCES[weights].shared, limits.shared - _BARRIERS)
     every = [_tiling(weights, row_tiles, features, room) for features in _FEATURES]
     for name, (features, _) in sizes.items():
         fitting = [one for one in every if one.stages > 2 and one.features <= features]

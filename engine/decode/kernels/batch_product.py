@@ -85,6 +85,7 @@ class ProductShape:
     attend_blocks = 3  # of `attend` per multiprocessor
     most_rows = ROW_BLOCK
     is_ours = False
+    arguments: type[Arguments] = ProductArgs  # of a product's kernel
 
     def defines(self) -> dict[str, object]:
         """Return the compiler options."""
@@ -93,6 +94,13 @@ class ProductShape:
     def block(self, name: str, features: int) -> ProductBlock:
         """Return the block that computes a product of so many features. Only for products of ours."""
         raise NotImplementedError
+
+    def argument(
+        self, weight: Weight, x: torch.Tensor, out: torch.Tensor, parts: int, block: ProductBlock
+    ) -> Arguments:
+        """Return the argument of a product's launch. Only for products of ours."""
+        features, width = weight.shape
+        return self.arguments.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
 
     def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
         """Make the products."""
@@ -180,19 +188,18 @@ class OurProducts(TorchProducts):
 
     def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: ProductShape, limits: Limits) -> None:
         super().__init__(talker, scratch, shape.parts)
-        self._limits = limits
+        self._limits, self._shape = limits, shape
         self._blocks = {name: shape.block(name, weight.shape[0]) for name, weight in self._weights[0].items()}
         self._functions = {one.kernel: module.function(one.kernel, one.shared) for one in {*self._blocks.values()}}
         self._calls = [
-            {name: self._call(name, weight, shape.parts[name]) for name, weight in weights.items()}
-            for weights in self._weights
+            {name: self._call(name, weight) for name, weight in weights.items()} for weights in self._weights
         ]
 
-    def _call(self, name: str, weight: Weight, parts: int) -> tuple[int, Arguments]:
+    def _call(self, name: str, weight: Weight) -> tuple[int, Arguments]:
         """Return (number of blocks, argument) of a launch."""
-        (features, width), (x, out) = weight.shape, self._operands[name]
-        argument = ProductArgs.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
-        return min(self._limits.multiprocessors, num_items(self._blocks[name].features, features, parts)), argument
+        block, parts, (x, out) = self._blocks[name], self._shape.parts[name], self._operands[name]
+        blocks = min(self._limits.multiprocessors, num_items(block.features, weight.shape[0], parts))
+        return blocks, self._shape.argument(weight, x, out, parts, block)
 
     def run(self, name: str, index: int) -> None:
         block, (blocks, argument) = self._blocks[name], self._calls[index][name]

@@ -5,6 +5,8 @@
 // blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only an idle block fills
 // all STAGES. Compute capability 9.0 uses bulk copies (TMA), 8.0 cp.async, 7.5 registers.
 
+#include "bulk_copy.cuh"
+
 template <class F> __host__ __device__ constexpr bool is_quantised() { return F::BLOCK > 32 * VEC; }
 constexpr bool RUNS_ARE_TILES = !is_quantised<Format>();
 constexpr int MATRICES = 5;  // per layer, in streaming order: qkv, out, gate, up, down; the head follows the last layer
@@ -25,8 +27,6 @@ struct Pipeline {
   TileRange rest;        // part of that matrix not issued yet
 };
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 // Stage of the warp's n-th tile, and the address of its "full" mbarrier. Computed each time, because the compiler loses
 // track of the shared address space of a pointer kept in a struct.
 __device__ __forceinline__ u32 stage_of(u32 n) { return (threadIdx.x >> 5) * STAGES + n % STAGES; }
@@ -44,7 +44,7 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
     const u32 barrier = full_barrier(p.issued);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    expect_bytes(barrier, bytes);
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)), "l"(p.rest.at), "r"(bytes), "r"(barrier),
                  "l"(evict_first()) : "memory");
@@ -84,11 +84,7 @@ __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
 __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
   Pipeline p = {0, 0, -1, {}};
 #if __CUDA_ARCH__ >= 900
-  if ((threadIdx.x & 31) == 0) {
-    for (int i = 0; i < STAGES; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full_barrier(i)));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
+  if ((threadIdx.x & 31) == 0) init_barriers(full_barrier(0), STAGES);
   __syncwarp();
 #endif
 #pragma unroll 1
@@ -99,10 +95,7 @@ __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
 // every 512 bytes from there. With cp.async, a warp that has filled all its stages also waits for later tiles.
 __device__ __forceinline__ void wait(const Pipeline& p) {
 #if __CUDA_ARCH__ >= 900
-  u32 done;
-  do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                  : "=r"(done) : "r"(full_barrier(p.released)), "r"(p.released / STAGES & 1) : "memory");
-  while (!done);
+  wait_for_bytes(full_barrier(p.released), p.released / STAGES & 1);
 #elif __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(PREFETCH - 1) : "memory");
 #endif

@@ -5,6 +5,7 @@ specific to the hardware or to newer instructions is not tested here.
 """
 
 import ctypes
+import itertools
 import pathlib
 import re
 import shutil
@@ -91,8 +92,11 @@ def emulate(tmp_path):
     """A kernel's source, or its path -> run(argument, grid, seed, at_once), which asserts that its threads
     terminate. at_once: blocks that run together where none waits for another; 0 is all."""
 
+    numbers = itertools.count()  # a loader asked for a path again returns the old library
+
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
-        code, library = tmp_path / f"{kernel}.cpp", tmp_path / f"{kernel}.so"
+        code = tmp_path / f"{kernel}_{next(numbers)}.cpp"
+        library = code.with_suffix(".so")
         if isinstance(source, pathlib.Path):
             source = read_source(source)
         code.write_text(translated(source, in_place_of or {}) + (HERE / "run.h").read_text())

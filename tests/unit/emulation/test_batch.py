@@ -1,10 +1,11 @@
 """A batch's kernels against the torch twin. Tensor cores are replaced, as on Turing or by loops."""
 
+import struct
 import types
 
 import pytest
 import torch
-from higgs_tts.engine.cuda import kernel
+from higgs_tts.engine.cuda import kernel, nvrtc
 from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.kernels import batch_dense, batch_product
 from higgs_tts.engine.decode.state import DecodeState
@@ -62,9 +63,32 @@ IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
     "void wgmma_fence()": "",
     "void wgmma_commit()": "",
     "void wgmma_wait()": "",
-    "void fence_proxy_async()": "",
+    "u32 shared_address(const void* p)": "return (const u8*)p - emulation::block().shared(0);",
+    "void copy_box(u32 to, const TensorMap& tensor, int x, int y, int z, u32 barrier)": """
+        const struct { const u8* from; i64 sizes[3], strides[2], box[3], swizzle; }& t = *(decltype(&t))&tensor;
+        u8* const shared = emulation::block().shared(0);
+        for (u32 i = 0; i < t.box[0] * t.box[1] * t.box[2]; ++i) {
+          const i64 a = x + i % t.box[0], b = y + i / t.box[0] % t.box[1], c = z + i / t.box[0] / t.box[1];
+          const bool inside = a < t.sizes[0] && b < t.sizes[1] && c < t.sizes[2];
+          const u32 at = to + i;
+          shared[t.swizzle ? at ^ (at >> 7 & 7) << 4 : at] = inside ? t.from[a + b * t.strides[0] + c * t.strides[1]] : 0;
+        }
+        u64& left = *(u64*)(shared + barrier);  // its upper half is the phase
+        left -= t.box[0] * t.box[1] * t.box[2];
+        if ((u32)left == 0) left += 1ull << 32;""",
+    "void init_barriers(u32 first, int count)": """
+        for (int i = 0; i < count; ++i) *(u64*)(emulation::block().shared(0) + first + i * 8) = 0;""",
+    "void expect_bytes(u32 barrier, u32 bytes)": "*(u64*)(emulation::block().shared(0) + barrier) += bytes;",
+    "void wait_for_bytes(u32 barrier, u32 parity)": """
+        while ((*(u64*)(emulation::block().shared(0) + barrier) >> 32 & 1) == parity) emulation::yield();""",
     "void fence_operand(float& sum)": "",
 }
+
+
+def tensor_map(tensor, sizes, strides, box, swizzle=True):
+    """In the layout that copy_box reads above."""
+    words = (tensor.data_ptr(), *sizes, *strides, *box, swizzle)
+    return nvrtc.TENSOR_MAP.from_buffer_copy(struct.pack(f"{len(words)}q", *words).ljust(128, b"\0"))
 
 
 @pytest.fixture
@@ -77,6 +101,7 @@ def batch_kernel(emulate, monkeypatch):
         few = {"qkv": 2, "out": 4, "gate_up": 1, "down": 4}  # a step of each part, even if it takes 256 inputs
         for owner, name, value in (
             (batch_dense, "compiler_version", lambda: (12, 0)),
+            (batch_dense, "tensor_map", tensor_map),
             (batch_dense, "PARTS", few),
             (batch_dense.DenseShape, "parts", few),
         ):
@@ -95,7 +120,7 @@ def batch_kernel(emulate, monkeypatch):
             in_place_of = IN_FORMAT_PLACE_OF
         elif isinstance(shape, batch_dense.DenseShape):
             tilings = {*shape.tilings.values()}
-            kinds |= {f"product_{one.features}": ("ProductArgs", one.threads) for one in tilings}
+            kinds |= {f"product_{one.features}": ("DenseArgs", one.threads) for one in tilings}
             in_place_of = IN_DENSE_PLACE_OF
         runs = {
             name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
