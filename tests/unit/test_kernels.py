@@ -113,8 +113,8 @@ def test_the_compiler_does_not_spoil_hopper_s_products(monkeypatch, caplog, conf
     shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
     options = (*batch.defines(config, shape, rows), "--ptxas-options=-v")
     compile_anew(monkeypatch, caplog, batch.SOURCE, shape.target, options)
-    frames = dict(re.findall(r"Function properties for (product_\d+)\D+(\d+) bytes stack frame", caplog.text))
-    assert frames == {f"product_{one.features}": "0" for one in shape.tilings.values()}
+    frames = dict(re.findall(r"Function properties for ((?:product|gated)_\d+)\D+(\d+) bytes stack frame", caplog.text))
+    assert frames == {one.kernel: "0" for one in shape.tilings.values()}
     assert "serialized" not in caplog.text
 
 

@@ -7,9 +7,9 @@
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; QKV_PARTS and
 // DELTA_PARTS, products that sum to a qkv and to a delta; MIN_SPLIT, positions per KV split, doubled until MAX_SPLITS
 // suffice; BLOCKS_PER_SM of `attend`; NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS per block. With products also
-// FORMAT; ROW_TILES, tiles of 8 rows; PRODUCTS: with DENSE, on Hopper, a list of PRODUCT(features, warpgroups, stages),
-// else of PRODUCT(tiles, steps in flight), and then MAX_TILES, its maximum tiles, and PRODUCT_THREADS and
-// PRODUCT_SHARED, threads and bytes of shared memory per block.
+// FORMAT; ROW_TILES, tiles of 8 rows; PRODUCTS: with DENSE, on Hopper, a list of PRODUCT(kernel, features, warpgroups,
+// stages, gated), else of PRODUCT(tiles, steps in flight), and then MAX_TILES, its maximum tiles, and PRODUCT_THREADS
+// and PRODUCT_SHARED, threads and bytes of shared memory per block.
 
 #include "load.cuh"
 #include "mma_tile.cuh"

@@ -123,6 +123,7 @@ class BatchKernel(CudaKernel):
         self._attend_blocks = limits.multiprocessors * shape.attend_blocks
         super().__init__(SOURCE, shape.target or limits.capability, defines(config, shape, state.batch))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
+        self._gated = shape.gates  # by gate_up's product
         self._products = shape.products(talker, self.scratch, self._module, limits)
         self._overlapping = limits.overlapping and shape.is_ours  # torch's products wait for all earlier work
         with self._first_launch():
@@ -216,7 +217,8 @@ class BatchKernel(CudaKernel):
         self._launch("attend", self._attend_blocks, _ATTEND_THREADS, argument)
 
     def _swiglu(self):
-        self._launch("swiglu", self._swiglu_blocks, SWIGLU_THREADS, self._swiglu_args)
+        if not self._gated:
+            self._launch("swiglu", self._swiglu_blocks, SWIGLU_THREADS, self._swiglu_args)
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments, overlapping: bool = True) -> None:
         launch(self._kernels[name], grid, block, argument, overlapping=overlapping and self._overlapping)

@@ -26,7 +26,8 @@ static_assert(Format::GROUP != 32, "weights are scaled, not sums");
 static_assert(PRODUCT_ROWS % COLUMNS == 0, "rows are whole instructions");
 
 struct alignas(64) TensorMap { u8 opaque[128]; };  // the driver's CUtensorMap
-// Boxes: codes of a step for a block's features, scales of 512 weights for them (int4), and inputs of a step.
+// Tensors of four dimensions. A box has a step's codes, or the scales of 512 weights (int4), for a block's features by
+// sixteens: a half, and its eight features. Or it has a step's inputs.
 struct DenseArgs { TensorMap codes, scales, x; const u8* weights; u16* out; int features, width, parts; };
 static_assert(sizeof(DenseArgs) == SIZEOF_DenseArgs, "batch_dense.py fills another structure");
 
@@ -82,17 +83,17 @@ __device__ __forceinline__ void fence_operand(float& sum) {
   asm volatile("" : "+f"(sum)::"memory");
 }
 
-// Copies a box of a tensor of bytes, from (x, y, z) on. ONCE: no other block reads it, so it leaves L2 first.
+// Copies a box of a tensor of bytes, from (x, 0, z, w) on. ONCE: no other block reads it, so it leaves L2 first.
 template <bool ONCE>
-__device__ __forceinline__ void copy_box(u32 to, const TensorMap& tensor, int x, int y, int z, u32 barrier) {
+__device__ __forceinline__ void copy_box(u32 to, const TensorMap& tensor, int x, int z, int w, u32 barrier) {
   if constexpr (ONCE)
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to), "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(barrier),
-                 "l"(evict_first()) : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to), "l"(&tensor), "r"(x), "r"(0), "r"(z), "r"(w),
+                 "r"(barrier), "l"(evict_first()) : "memory");
   else
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(barrier)
-                 : "memory");
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to), "l"(&tensor), "r"(x), "r"(0), "r"(z), "r"(w),
+                 "r"(barrier) : "memory");
 }
 
 using Sums = float[COLUMN_TILES][COLUMNS / 2];  // of 64 features
@@ -154,20 +155,27 @@ __device__ __forceinline__ void multiply_tiles(Sums (&sums)[TILES], u32 a, u32 b
         wgmma(sums[m][n], a + m * (64 * 128 / 16) + k * 2, b + k * 2 + n * (COLUMNS * 128 / 16));
 }
 
-// `out` is where the warp's features begin, and `first` and `second` are the scales of the lane's two.
-__device__ __forceinline__ void write_sums(const Sums& sums, float first, float second, u16* out, int features) {
+// `out` is where the warp's features begin, and `scales` are those of the lane's two. `features` is a row's length.
+template <bool GATED>
+__device__ __forceinline__ void write_sums(const Sums& sums, const float (&scales)[2], u16* out, int features) {
   out += threadIdx.x % 32 / 4 * (long long)features + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int n = 0; n < COLUMN_TILES; ++n)
 #pragma unroll
     for (int i = 0; i < COLUMNS / 8; ++i, out += 8LL * features) {
       const float4 sum = *(const float4*)(sums[n] + 4 * i);
-      *(u32*)out = transpose(pack(sum.x * first, sum.y * first));
-      *(u32*)(out + 8) = transpose(pack(sum.z * second, sum.w * second));
+      const u32 first = pack(sum.x * scales[0], sum.y * scales[0]), second = pack(sum.z * scales[1], sum.w * scales[1]);
+      if constexpr (GATED) {
+        *(u32*)out = transpose(pack(gated(low(first), low(second)), gated(high(first), high(second))));
+      } else {
+        *(u32*)out = transpose(first);
+        *(u32*)(out + 8) = transpose(second);
+      }
     }
 }
 
-template <int FEATURES, int WARPGROUPS, int DEPTH>
+// GATED: of 16 features, the first eight are gates and the others what they gate. The result of the gate is written.
+template <int FEATURES, int WARPGROUPS, int DEPTH, bool GATED>
 __device__ __forceinline__ void product(const DenseArgs& s) {
   constexpr int TILES = (FEATURES + 63) / 64 / WARPGROUPS;
   static_assert(WIDENED ? TILES == 1 : WARPGROUPS == 1, "batch_dense.py starts other warpgroups");
@@ -175,6 +183,7 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
   extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then their codes, scales and barriers
   u8 *const codes = inputs + DEPTH * INPUTS, *const scales = codes + DEPTH * CODES;
   const u32 barriers = shared_address(scales + DEPTH * SCALES);
+  const int written = GATED ? s.features / 2 : s.features;
   const int steps = s.width / (64 * SLABS), groups = (s.features + FEATURES - 1) / FEATURES, items = groups * s.parts;
   // The last two groups may overlap. Both write the same sums there.
   struct At { int item, part, first, step, end; };
@@ -186,16 +195,15 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
     if (++at.step == at.end) at = start_of(at.item + gridDim.x);
   };
   const auto issue_weights = [&](int stage, const At& at) {
-    const int block = at.step / STEPS * (int)Format::bytes(STEPS * 64 * SLABS);
+    const int block = at.step / STEPS * (int)Format::bytes(STEPS * 64 * SLABS), sixteens = at.first / 16;
     const u32 barrier = barriers + stage * 8;
     expect_bytes(barrier, INPUTS + CODES + SCALES);
-    copy_box<true>(shared_address(codes + stage * CODES), s.codes, block + at.step % STEPS * 128, at.first, 0, barrier);
+    copy_box<true>(shared_address(codes + stage * CODES), s.codes, block + at.step % STEPS * 128, 0, sixteens, barrier);
     if constexpr (SCALED)
-      copy_box<true>(shared_address(scales + stage * SCALES), s.scales, block + Format::scales(0), at.first, 0,
-                     barrier);
+      copy_box<true>(shared_address(scales + stage * SCALES), s.scales, block + Format::scales(0), 0, sixteens, barrier);
   };
   const auto issue_inputs = [&](int stage, const At& at) {
-    copy_box<false>(shared_address(inputs + stage * INPUTS), s.x, 0, 0, at.step * SLABS, barriers + stage * 8);
+    copy_box<false>(shared_address(inputs + stage * INPUTS), s.x, 0, at.step * SLABS, 0, barriers + stage * 8);
   };
 
   At next = start_of(blockIdx.x);
@@ -220,8 +228,10 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
     float row_scales[2] = {1.f, 1.f};
     if constexpr (Format::ROW_SCALE)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        row_scales[r] = load_nc4(s.weights + (now.first + row + 8 * r) * Format::row(s.width) + Format::bytes(s.width));
+      for (int r = 0; r < 2; ++r) {
+        const int f = now.first + row + 8 * r, at = GATED ? f / 16 * 8 + f % 8 + r * (s.features / 2) : f;
+        row_scales[r] = load_nc4(s.weights + at * Format::row(s.width) + Format::bytes(s.width));
+      }
     const auto fence_sums = [&] {
 #pragma unroll
       for (int m = 0; m < TILES; ++m)
@@ -259,16 +269,14 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
 #pragma unroll
     for (int m = 0; m < TILES; ++m) {
       if (warp + 64 * m >= FEATURES) break;
-      write_sums(sums[m], row_scales[0], row_scales[1],
-                 s.out + (long long)now.part * PADDED_ROWS * s.features + now.first + warp + 64 * m, s.features);
+      u16* out = s.out + (long long)now.part * PADDED_ROWS * written + (now.first + warp + 64 * m) / (GATED ? 2 : 1);
+      write_sums<GATED>(sums[m], row_scales, out, written);
     }
   }
 }
 
-// One kernel, product_<features>, for each number of features that products need.
-#define PRODUCT(FEATURES, WARPGROUPS, DEPTH)                         \
-  extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)  \
-      product_##FEATURES(const __grid_constant__ DenseArgs s) {      \
-    product<FEATURES, WARPGROUPS, DEPTH>(s);                         \
+#define PRODUCT(NAME, FEATURES, WARPGROUPS, DEPTH, GATED)                                                          \
+  extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1) NAME(const __grid_constant__ DenseArgs s) { \
+    product<FEATURES, WARPGROUPS, DEPTH, GATED>(s);                                                                \
   }
 PRODUCTS

@@ -62,6 +62,12 @@ class Tiling(NamedTuple):
     features: int
     warpgroups: int
     stages: int
+    gated: bool = False  # half of the features gate the others, see the source
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return f"{'gated' if self.gated else 'product'}_{self.features}"
 
     @property
     def threads(self) -> int:
@@ -79,7 +85,7 @@ class DenseShape(ProductShape):
     arguments = DenseArgs
     parts = PARTS
     target = TARGET
-    is_ours = True
+    is_ours = gates = True
 
     @property
     def most_rows(self) -> int:
@@ -102,31 +108,35 @@ class DenseShape(ProductShape):
             "DENSE": 1,
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
-            "PRODUCTS": " ".join(f"PRODUCT{tuple(one)}" for one in sorted({*self.tilings.values()})),
+            "PRODUCTS": " ".join(
+                f"PRODUCT({one.kernel},{one.features},{one.warpgroups},{one.stages},{one.gated:d})"
+                for one in sorted({*self.tilings.values()})
+            ),
         }
 
-    def argument(
-        self, weight: Weight, x: torch.Tensor, out: torch.Tensor, parts: int, block: ProductBlock
-    ) -> Arguments:
+    def argument(self, name: str, weight: Weight, x: torch.Tensor, out: torch.Tensor) -> Arguments:
         """Return the argument of a product's launch."""
-        (features, width), row = weight.shape, weight.data[0].nbytes
-        matrix = weight.data, (row, features, 1), (row, row * features)
-        slabs = x, (128, len(x), width // 64), (width * 2, 128)
+        (features, width), tiling = weight.shape, self.tilings[name]
+        # Of a matrix: bytes, eight features, the two halves of sixteen, sixteens. Of the inputs: bytes, rows, slabs.
+        half, sixteen = (features // 2, 8) if tiling.gated else (8, 16)
+        row, sixteens = weight.data[0].nbytes, tiling.features // 16
+        matrix = weight.data, (row, 8, 2, features // 16), (row, row * half, row * sixteen)
+        inputs = x, (128, len(x), width // 64, 1), (width * 2, 128, 128)
         return self.arguments.of(
-            codes=tensor_map(*matrix, (128, block.features, 1)),
-            scales=tensor_map(*matrix, (16, block.features, 1), swizzle=False),
-            x=tensor_map(*slabs, (128, 8 * self.row_tiles, _RESOURCES[self.weights].inputs // 64)),
+            codes=tensor_map(*matrix, (128, 8, 2, sixteens)),
+            scales=tensor_map(*matrix, (16, 8, 2, sixteens), swizzle=False),
+            x=tensor_map(*inputs, (128, 8 * self.row_tiles, _RESOURCES[self.weights].inputs // 64, 1)),
             weights=weight.data,
             out=out,
             features=features,
             width=width,
-            parts=parts,
+            parts=self.parts[name],
         )
 
     def block(self, name: str, features: int) -> ProductBlock:
         """Return the block that computes a product of so many features."""
         tiling = self.tilings[name]
-        return ProductBlock(f"product_{tiling.features}", tiling.features, tiling.threads, self.shared(tiling))
+        return ProductBlock(tiling.kernel, tiling.features, tiling.threads, self.shared(tiling))
 
 
 def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> DenseShape | None:
@@ -137,7 +147,7 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
     if weights not in _RESOURCES or limits.capability != CAPABILITY or compiler_version() < MIN_COMPILER:
         return None
     stage = _RESOURCES[weights].inputs
-    if any(width % stage or width // stage < PARTS[name] for name, (_, width) in sizes.items()):
+    if any(n % 16 or width % stage or width // stage < PARTS[name] for name, (n, width) in sizes.items()):
         return None
     row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
     room = min(_RESOURCES[weights].shared, limits.shared - _BARRIERS)
@@ -146,7 +156,8 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
         fitting = [one for one in every if one.stages > 2 and one.features <= features]
         if not fitting:
             return None
-        tilings[name] = min(fitting, key=lambda one: cost(one.features, features, PARTS[name], limits.multiprocessors))
+        best = min(fitting, key=lambda one: cost(one.features, features, PARTS[name], limits.multiprocessors))
+        tilings[name] = best._replace(gated=name == "gate_up")
     return DenseShape(weights, row_tiles, tilings)
 
 

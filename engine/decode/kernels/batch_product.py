@@ -44,11 +44,11 @@ _OPERANDS = {"qkv": ("h", "qkv"), "out": ("attended", "delta"), "gate_up": ("h",
 class TorchProducts:
     """Products by torch over padded rows. A quantised matrix is dequantised for each product."""
 
-    def __init__(self, talker: Talker, scratch: Scratch, parts: Mapping[str, int] = PARTS) -> None:
+    def __init__(self, talker: Talker, scratch: Scratch, shape: ProductShape) -> None:
         self._head, self._scratch = talker.head_codes, scratch
         self._operands = {}
         for name, (x, out) in _OPERANDS.items():
-            to, count = scratch[out], parts[name]
+            to, count = scratch["act" if shape.gates and name == "gate_up" else out], shape.parts[name]
             self._operands[name] = scratch[x], to if to.dim() == 2 else to[:count] if count > 1 else to[0]
         self._weights = [
             {"qkv": layer.qkv, "out": layer.out, "gate_up": layer.code.gate_up, "down": layer.code.down}
@@ -85,6 +85,7 @@ class ProductShape:
     attend_blocks = 3  # of `attend` per multiprocessor
     most_rows = ROW_BLOCK
     is_ours = False
+    gates = False  # whether gate_up's product also applies the gate
     arguments: type[Arguments] = ProductArgs  # of a product's kernel
 
     def defines(self) -> dict[str, object]:
@@ -95,18 +96,16 @@ class ProductShape:
         """Return the block that computes a product of so many features. Only for products of ours."""
         raise NotImplementedError
 
-    def argument(
-        self, weight: Weight, x: torch.Tensor, out: torch.Tensor, parts: int, block: ProductBlock
-    ) -> Arguments:
+    def argument(self, name: str, weight: Weight, x: torch.Tensor, out: torch.Tensor) -> Arguments:
         """Return the argument of a product's launch. Only for products of ours."""
-        features, width = weight.shape
+        (features, width), parts = weight.shape, self.parts[name]
         return self.arguments.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
 
     def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
         """Make the products."""
         if self.is_ours:
             return OurProducts(talker, scratch, module, self, limits)
-        return TorchProducts(talker, scratch, self.parts)
+        return TorchProducts(talker, scratch, self)
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class OurProducts(TorchProducts):
     """The layers' products by our kernels, the head's by torch. Padding rows are zero."""
 
     def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: ProductShape, limits: Limits) -> None:
-        super().__init__(talker, scratch, shape.parts)
+        super().__init__(talker, scratch, shape)
         self._limits, self._shape = limits, shape
         self._blocks = {name: shape.block(name, weight.shape[0]) for name, weight in self._weights[0].items()}
         self._functions = {one.kernel: module.function(one.kernel, one.shared) for one in {*self._blocks.values()}}
@@ -197,9 +196,9 @@ class OurProducts(TorchProducts):
 
     def _call(self, name: str, weight: Weight) -> tuple[int, Arguments]:
         """Return (number of blocks, argument) of a launch."""
-        block, parts, (x, out) = self._blocks[name], self._shape.parts[name], self._operands[name]
-        blocks = min(self._limits.multiprocessors, num_items(block.features, weight.shape[0], parts))
-        return blocks, self._shape.argument(weight, x, out, parts, block)
+        items = num_items(self._blocks[name].features, weight.shape[0], self._shape.parts[name])
+        argument = self._shape.argument(name, weight, *self._operands[name])
+        return min(self._limits.multiprocessors, items), argument
 
     def run(self, name: str, index: int) -> None:
         block, (blocks, argument) = self._blocks[name], self._calls[index][name]

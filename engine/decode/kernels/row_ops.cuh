@@ -38,6 +38,8 @@ __device__ __forceinline__ void norm_row(const float (&v)[8], uint4 weights, u16
 struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
 static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "batch.py fills another structure");
 
+__device__ __forceinline__ float gated(float gate, float up) { return up * (gate / (1.f + __expf(-gate))); }
+
 // act = silu(gate) * up.
 __device__ __forceinline__ void gate_rows(const SwigluArgs& s) {
   constexpr int WIDE = INTER / 8;
@@ -48,7 +50,7 @@ __device__ __forceinline__ void gate_rows(const SwigluArgs& s) {
   unpack8(*(const uint4*)from, gate);
   unpack8(*(const uint4*)(from + INTER), up);
 #pragma unroll
-  for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
+  for (int k = 0; k < 8; ++k) up[k] = gated(gate[k], up[k]);
   *(uint4*)(s.act + (long long)row * INTER + at) =
       make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
 }

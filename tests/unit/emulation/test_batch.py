@@ -64,17 +64,23 @@ IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
     "void wgmma_commit()": "",
     "void wgmma_wait()": "",
     "u32 shared_address(const void* p)": "return (const u8*)p - emulation::block().shared(0);",
-    "void copy_box(u32 to, const TensorMap& tensor, int x, int y, int z, u32 barrier)": """
-        const struct { const u8* from; i64 sizes[3], strides[2], box[3], swizzle; }& t = *(decltype(&t))&tensor;
+    "void copy_box(u32 to, const TensorMap& tensor, int x, int z, int w, u32 barrier)": """
+        const struct { const u8* from; i64 sizes[4], strides[3], box[4], swizzle; }& t = *(decltype(&t))&tensor;
+        const i64 count = t.box[0] * t.box[1] * t.box[2] * t.box[3], start[4] = {x, 0, z, w};
         u8* const shared = emulation::block().shared(0);
-        for (u32 i = 0; i < t.box[0] * t.box[1] * t.box[2]; ++i) {
-          const i64 a = x + i % t.box[0], b = y + i / t.box[0] % t.box[1], c = z + i / t.box[0] / t.box[1];
-          const bool inside = a < t.sizes[0] && b < t.sizes[1] && c < t.sizes[2];
+        for (i64 i = 0; i < count; ++i) {
+          const u8* from = t.from;
+          bool inside = true;
+          for (i64 d = 0, rest = i; d < 4; rest /= t.box[d++]) {
+            const i64 at = start[d] + rest % t.box[d];
+            inside &= at < t.sizes[d];
+            from += d ? at * t.strides[d - 1] : at;
+          }
           const u32 at = to + i;
-          shared[t.swizzle ? at ^ (at >> 7 & 7) << 4 : at] = inside ? t.from[a + b * t.strides[0] + c * t.strides[1]] : 0;
+          shared[t.swizzle ? at ^ (at >> 7 & 7) << 4 : at] = inside ? *from : 0;
         }
         u64& left = *(u64*)(shared + barrier);  // its upper half is the phase
-        left -= t.box[0] * t.box[1] * t.box[2];
+        left -= count;
         if ((u32)left == 0) left += 1ull << 32;""",
     "void init_barriers(u32 first, int count)": """
         for (int i = 0; i < count; ++i) *(u64*)(emulation::block().shared(0) + first + i * 8) = 0;""",
@@ -120,7 +126,7 @@ def batch_kernel(emulate, monkeypatch):
             in_place_of = IN_FORMAT_PLACE_OF
         elif isinstance(shape, batch_dense.DenseShape):
             tilings = {*shape.tilings.values()}
-            kinds |= {f"product_{one.features}": ("DenseArgs", one.threads) for one in tilings}
+            kinds |= {one.kernel: ("DenseArgs", one.threads) for one in tilings}
             in_place_of = IN_DENSE_PLACE_OF
         runs = {
             name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
