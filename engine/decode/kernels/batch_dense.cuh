@@ -208,7 +208,8 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
 
   At next = start_of(blockIdx.x);
   if (threadIdx.x == 0) {
-    init_barriers(barriers, DEPTH);
+    for (int i = 0; i < DEPTH; ++i) init_barrier(barriers + i * 8);
+    fence_barriers();
     At ahead = next;  // weights do not depend on the previous kernels
 #pragma unroll 1
     for (int i = 0; i < DEPTH - 1 && ahead.item < items; ++i, advance(ahead)) issue_weights(i, ahead);

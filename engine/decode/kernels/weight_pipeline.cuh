@@ -84,7 +84,10 @@ __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
 __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
   Pipeline p = {0, 0, -1, {}};
 #if __CUDA_ARCH__ >= 900
-  if ((threadIdx.x & 31) == 0) init_barriers(full_barrier(0), STAGES);
+  if ((threadIdx.x & 31) == 0) {
+    for (int i = 0; i < STAGES; ++i) init_barrier(full_barrier(i));
+    fence_barriers();
+  }
   __syncwarp();
 #endif
 #pragma unroll 1

@@ -82,8 +82,8 @@ IN_DENSE_PLACE_OF = IN_FORMAT_PLACE_OF | {
         u64& left = *(u64*)(shared + barrier);  // its upper half is the phase
         left -= count;
         if ((u32)left == 0) left += 1ull << 32;""",
-    "void init_barriers(u32 first, int count)": """
-        for (int i = 0; i < count; ++i) *(u64*)(emulation::block().shared(0) + first + i * 8) = 0;""",
+    "void init_barrier(u32 barrier)": "*(u64*)(emulation::block().shared(0) + barrier) = 0;",
+    "void fence_barriers()": "",
     "void expect_bytes(u32 barrier, u32 bytes)": "*(u64*)(emulation::block().shared(0) + barrier) += bytes;",
     "void wait_for_bytes(u32 barrier, u32 parity)": """
         while ((*(u64*)(emulation::block().shared(0) + barrier) >> 32 & 1) == parity) emulation::yield();""",
