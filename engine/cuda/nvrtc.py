@@ -167,10 +167,11 @@ TENSOR_MAP = ctypes.c_ubyte * 128  # CUtensorMap
 def tensor_map(
     tensor: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...], swizzle: bool = True
 ) -> ctypes.Array[ctypes.c_ubyte]:
-    """Describe a tensor of bytes to the hardware, which copies boxes of it (compute capability 9.0).
+    """Return the map of a tensor of bytes from which kernels copy boxes to shared memory (compute capability 9.0).
 
-    sizes, box: bytes, then elements per dimension, innermost first. strides: bytes, of all dimensions but the first.
-    swizzle: the box's rows are 128 bytes, whose 16-byte chunks are permuted in shared memory.
+    sizes, box: elements per dimension, innermost first. strides: bytes, of all dimensions but the first. swizzle: a
+    box's rows are 128 bytes, and their 16-byte chunks are permuted in shared memory. The tensor must outlive the map.
+    Raises KernelUnavailable if the driver refuses.
     """
     buffer, rank = ctypes.create_string_buffer(ctypes.sizeof(TENSOR_MAP) + 64), len(sizes)
     start = -ctypes.addressof(buffer) % 64  # the driver wants it aligned

@@ -26,8 +26,8 @@ static_assert(Format::GROUP != 32, "weights are scaled, not sums");
 static_assert(PRODUCT_ROWS % COLUMNS == 0, "rows are whole instructions");
 
 struct alignas(64) TensorMap { u8 opaque[128]; };  // the driver's CUtensorMap
-// Tensors of four dimensions. A box has a step's codes, or the scales of 512 weights (int4), for a block's features by
-// sixteens: a half, and its eight features. Or it has a step's inputs.
+// The maps' boxes are what a stage holds: of `x`, a step's inputs; of `codes` and `scales`, a step's codes and, for int4,
+// the scales of 512 weights. A block's features come as sixteens, of two halves, of eight features each.
 struct DenseArgs { TensorMap codes, scales, x; const u8* weights; u16* out; int features, width, parts; };
 static_assert(sizeof(DenseArgs) == SIZEOF_DenseArgs, "batch_dense.py fills another structure");
 
@@ -36,7 +36,7 @@ static_assert(sizeof(DenseArgs) == SIZEOF_DenseArgs, "batch_dense.py fills anoth
 // lanes have the same `at`.
 __device__ __forceinline__ u32 descriptor_of(const u8* at) {
   const u32 unused = 1;
-  return __shfl_sync(~0u, unused << 16 | ((u32)__cvta_generic_to_shared(at) & 0x3ffff) >> 4, 0);
+  return __shfl_sync(~0u, unused << 16 | (shared_address(at) & 0x3ffff) >> 4, 0);
 }
 constexpr u32 SWIZZLE_128 = 1, STRIDE_OF_EIGHT = 8 * 128 / 16;  // the latter from eight rows to the next eight
 constexpr u32 DESCRIPTOR = SWIZZLE_128 << 30 | STRIDE_OF_EIGHT;
@@ -178,6 +178,7 @@ __device__ __forceinline__ void write_sums(const Sums& sums, const float (&scale
 template <int FEATURES, int WARPGROUPS, int DEPTH, bool GATED>
 __device__ __forceinline__ void product(const DenseArgs& s) {
   constexpr int TILES = (FEATURES + 63) / 64 / WARPGROUPS;
+  static_assert(FEATURES % 16 == 0, "a box holds sixteens");
   static_assert(WIDENED ? TILES == 1 : WARPGROUPS == 1, "batch_dense.py starts other warpgroups");
   constexpr int INPUTS = SLABS * SLAB, CODES = FEATURES * 128, SCALES = SCALED ? FEATURES * 16 : 0;  // bytes per stage
   extern __shared__ __align__(1024) u8 inputs[];  // of DEPTH stages, then their codes, scales and barriers
@@ -276,8 +277,8 @@ __device__ __forceinline__ void product(const DenseArgs& s) {
   }
 }
 
-#define PRODUCT(NAME, FEATURES, WARPGROUPS, DEPTH, GATED)                                                          \
+#define PRODUCT(NAME, FEATURES, WARPGROUPS, DEPTH, GATED)                                                       \
   extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1) NAME(const __grid_constant__ DenseArgs s) { \
-    product<FEATURES, WARPGROUPS, DEPTH, GATED>(s);                                                                \
+    product<FEATURES, WARPGROUPS, DEPTH, GATED>(s);                                                             \
   }
 PRODUCTS

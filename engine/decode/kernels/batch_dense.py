@@ -140,7 +140,7 @@ class DenseShape(ProductShape):
 
 
 def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> DenseShape | None:
-    """Return the shape of our products, or None on other GPUs, with an old compiler, or for a small matrix.
+    """Return the shape of our products, or None on other GPUs, with an old compiler, or if a matrix does not fit them.
 
     sizes: (features, width) of each product.
     """
