@@ -22,15 +22,12 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "comfyui"))
 
 from common import write_shapes
-from server import CHECKPOINT, ROOT, WAIT, Comfy, lay_out, read_workflow
+from server import BUTTONS, CHECKPOINT, COLOURS, ROOT, WAIT, Comfy, lay_out, read_workflow, suspects
 
 FLAGS = ("", "--disable-cuda-malloc")  # ComfyUI's defaults: cudaMallocAsync and Dynamic VRAM; then torch's allocator
-BUTTONS = ({"unload_models": True}, {"unload_models": True, "free_memory": True})
 SLACK = 2.0  # GiB of the card beside the rival: ComfyUI wants about 1.3 of them free, so the two do not fit together
 SETTINGS = ((), (("one", 1.0),), (("one", 0.0),), (("one", 0.5),), (("one", 1.0), ("two", 0.5)))  # LoRAs and strengths
 SENTENCES = "The garden is quiet this morning. A small bird sings behind the wall. Nobody has seen the cat. " * 4
-SUSPECT = re.compile(r"warn|error|traceback|exception|leak|captur|abort|could not", re.IGNORECASE)
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main():
@@ -41,7 +38,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder, "base")
         lay_out(base)
-        shutil.copy(ROOT / "benchmarks" / "comfyui_probe.py", base / "custom_nodes")
+        shutil.copy(ROOT / "tests" / "faults" / "comfyui_probe.py", base / "custom_nodes")
         _write_checkpoint(base / "models" / "higgs_tts" / CHECKPOINT, args)
         if args.loras:
             _write_loras(base / "models")
@@ -128,12 +125,6 @@ def _describe(comfy: Comfy) -> dict:
         "cards": len(stats["devices"]),
         "dynamic_vram": comfy.get("/higgs_bench")["dynamic_vram"],
     }
-
-
-def suspects(log: pathlib.Path, start: int, pattern: re.Pattern[str] = SUSPECT) -> set[str]:
-    """Return the lines of a log, from byte `start` on, that look like trouble."""
-    lines = COLOURS.sub("", log.read_bytes()[start:].decode(errors="replace")).splitlines()
-    return {line.strip()[:300] for line in lines if pattern.search(line)}
 
 
 class Session:

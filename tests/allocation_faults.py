@@ -1,6 +1,6 @@
 """Each place of the engine's code that allocates a tensor fails once, and what that leaves behind.
 
-Used by `benchmarks/faults.py sites`, tests/unit/test_allocation_faults.py and tests/gpu/test_allocation_faults.py.
+Used by `tests/faults/faults.py sites`, tests/unit/test_allocation_faults.py and tests/gpu/test_allocation_faults.py.
 """
 
 from __future__ import annotations

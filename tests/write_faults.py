@@ -1,6 +1,7 @@
 """Every change of a file fails once, and the process ends once at each: prints what each operation leaves, as JSON.
 
-Run by `benchmarks/faults.py writes` and `tests/unit/test_write_faults.py` with `write_faults.c` preloaded. Linux only.
+`tests/faults/faults.py writes` and `tests/unit/test_write_faults.py` run it with `write_faults.c` preloaded. Linux
+only.
 """
 
 from __future__ import annotations

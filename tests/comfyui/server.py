@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,9 @@ SAVED = ROOT / "tests" / "golden" / "workflows_0.1.0"  # what users saved with 0
 TODAY = ROOT / "workflows"
 WAIT = 240  # seconds until a server or a prompt is given up; nothing is measured against it
 CHECKPOINT = "higgs-tts-3-4b"  # the name that workflows saved with 0.1.0 carry
+BUTTONS = ({"unload_models": True}, {"unload_models": True, "free_memory": True})  # what they post to /free
+SUSPECT = re.compile(r"warn|error|traceback|exception|leak|captur|abort|could not", re.IGNORECASE)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def interpreter() -> str:
@@ -274,6 +278,12 @@ def _is_healthy(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def suspects(log: Path, start: int, pattern: re.Pattern[str] = SUSPECT) -> set[str]:
+    """Return the lines of a log, from byte `start` on, that look like trouble."""
+    lines = COLOURS.sub("", log.read_bytes()[start:].decode(errors="replace")).splitlines()
+    return {line.strip()[:300] for line in lines if pattern.search(line)}
 
 
 def read_workflow(name: str, max_frames: int, folder: Path = SAVED, **changes: dict) -> dict:

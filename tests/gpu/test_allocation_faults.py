@@ -37,9 +37,8 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PARTS)
 def test_an_allocation_that_fails_leaves_nothing_behind(name, made):
-    print(
-        f"repeat it: python benchmarks/faults.py sites --device cuda:0 --part '{name}' --points {POINTS} --seed {SEED}"
-    )
+    sites = "python tests/faults/faults.py sites --device cuda:0"
+    print(f"repeat it: {sites} --part '{name}' --points {POINTS} --seed {SEED}")
     run(name, made[name], POINTS, SEED)  # libraries keep memory from their first use on
     before = free_bytes()
     row, failing = run(name, made[name], POINTS, SEED)

@@ -18,7 +18,7 @@ def made(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PARTS)
 def test_an_allocation_that_fails_leaves_nothing_behind(name, made):
-    print(f"repeat it: python benchmarks/faults.py sites --part '{name}' --points {POINTS} --seed {SEED}")
+    print(f"repeat it: python tests/faults/faults.py sites --part '{name}' --points {POINTS} --seed {SEED}")
     row, failing = run(name, made[name], POINTS, SEED)
     assert not failing and row["points"] == (0 if name == "close" else POINTS)
 

@@ -17,7 +17,7 @@ SEED = random.SystemRandom().randrange(1 << 32)
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_parser_has_a_value_or_a_sentence(name):
     parser = PARSERS[name]
-    print(f"repeat it: python benchmarks/faults.py fuzz --parsers {name} --examples {EXAMPLES} --seed {SEED}")
+    print(f"repeat it: python tests/faults/faults.py fuzz --parsers {name} --examples {EXAMPLES} --seed {SEED}")
     for found in parser.found:
         outcome(parser, found)
 

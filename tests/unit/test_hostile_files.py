@@ -1,6 +1,6 @@
 """Malicious checkpoints, voices, LoRAs and clips: refused in a sentence before their data is read.
 
-Cases that `benchmarks/mutate.py` searches at random are listed here by name.
+Cases that `tests/faults/mutate.py` searches at random are listed here by name.
 """
 
 import contextlib

@@ -13,7 +13,7 @@ def test_whatever_fails_and_whoever_leaves_each_sequence_is_heard_once():
         try:
             Scenario(seed).run()
         except Failed as error:
-            pytest.fail(f"{error}. Repeat it: python benchmarks/faults.py pools --seed {seed}", pytrace=False)
+            pytest.fail(f"{error}. Repeat it: python tests/faults/faults.py pools --seed {seed}", pytrace=False)
 
 
 def test_a_seed_repeats_a_scenario():

@@ -1,6 +1,7 @@
-"""Custom nodes for benchmarks/comfyui_unload.py: the device's free memory, and a rival model that wants all of it.
+"""Custom nodes: the device's free memory, and a rival model that wants all of it.
 
-ComfyUI loads them from custom_nodes. They use only the name of this pack's patcher.
+random_user.py and benchmarks/comfyui_unload.py copy this into custom_nodes. It uses only the name of the pack's
+patcher.
 """
 
 import hashlib

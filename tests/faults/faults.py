@@ -1,33 +1,29 @@
 #!/usr/bin/env python
 """Faults: random scenarios of a pool on a virtual clock, random input for parsers, writes and allocations that fail.
 
-python benchmarks/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
-python benchmarks/faults.py pools --seed 45               # one scenario, event by event
-python benchmarks/faults.py fuzz --examples 5000
-python benchmarks/faults.py writes                        # --points 12: some of each operation
-python benchmarks/faults.py sites                         # --part batch: one part; --points 12: some of it
+python tests/faults/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
+python tests/faults/faults.py pools --seed 45               # one scenario, event by event
+python tests/faults/faults.py fuzz --examples 5000
+python tests/faults/faults.py writes                        # --points 12: some of each operation
+python tests/faults/faults.py sites                         # --part batch: one part; --points 12: some of it
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import multiprocessing
 import os
 import pathlib
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
 
-import surfaces  # noqa: F401  (imports the pack as higgs_tts)
-from common import ROOT, commit
+import pack  # imports the pack as higgs_tts
+from higgs_tts.tests.faults.results import write
 from higgs_tts.tests.pool_scenarios import Failed, Scenario
-
-RESULT = ROOT / "benchmarks" / "results" / "faults.json"
 
 
 def main():
@@ -56,18 +52,6 @@ def main():
     given.run(given)
 
 
-def write(part: str, told: object):
-    """Put a part of the results into the file."""
-    import torch
-
-    result = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
-    here = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
-    here |= {"date": str(datetime.date.today()), "commit": commit()}
-    result |= {part: told, "made": result.get("made", {}) | {part: here}}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({part: told}))
-
-
 def pools(given: argparse.Namespace):
     """Run scenarios on all cores, with seeds that no earlier run had."""
     if given.seed is not None:
@@ -87,7 +71,7 @@ def failing_seed(seed: int) -> int | None:
     try:
         Scenario(seed).run()
     except Failed as error:
-        print(f"{error}. Repeat it: python benchmarks/faults.py pools --seed {seed}", flush=True)
+        print(f"{error}. Repeat it: python tests/faults/faults.py pools --seed {seed}", flush=True)
         return seed
     return None
 
@@ -130,7 +114,7 @@ def fuzz_one(name: str, given: argparse.Namespace) -> dict:
 
 def writes(given: argparse.Namespace):
     """Let changes of files fail."""
-    tests = ROOT / "tests"
+    tests = pack.ROOT / "tests"
     with tempfile.TemporaryDirectory() as folder:
         library = pathlib.Path(folder) / "write_faults.so"
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tests / "write_faults.c", "-ldl"], check=True)
@@ -142,10 +126,8 @@ def writes(given: argparse.Namespace):
 
 def sites(given: argparse.Namespace):
     """Let allocations of tensors fail."""
-    import torch
     from higgs_tts.tests.allocation_faults import parts, run
 
-    torch.set_num_threads(1)
     print(f"seed {given.seed}", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

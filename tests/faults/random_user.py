@@ -1,7 +1,7 @@
 """A random user of a real ComfyUI: prompts, cancels, unloads, rival models, broken inputs, two clients, restarts.
 
-    python benchmarks/random_user.py --actions 60 --seed 45      # without --seed, a fresh one is printed
-    python benchmarks/random_user.py --actions 750 --seconds 570 --device cuda --out   # into results/faults.json
+    python tests/faults/random_user.py --actions 60 --seed 45      # without --seed, a fresh one is printed
+    python tests/faults/random_user.py --actions 750 --seconds 570 --device cuda --out   # into results/faults.json
 
 COMFYUI_PATH and COMFYUI_PYTHON are as for tests/comfyui. All choices are drawn from one Random, whatever ComfyUI
 answers and when. Checked after every action: its outcome, equal sound for equal prompts, memory, queue and log.
@@ -24,12 +24,23 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import faults  # imports the pack as higgs_tts
-from comfyui_unload import BUTTONS, SUSPECT, suspects  # lets server be imported
-from common import commit, put
+import pack  # noqa: F401  (imports the pack as higgs_tts)
+from higgs_tts.benchmarks.common import commit, put
+from higgs_tts.tests.comfyui.server import BUTTONS, SUSPECT, Comfy, Outcome, at_message, serving, suspects
+from higgs_tts.tests.faults import results
+from higgs_tts.tests.faults.user_prompts import (
+    IN_FOLDERS,
+    Drawn,
+    Prompts,
+    check_refused,
+    dealt,
+    differing,
+    files_of,
+    furnish,
+    node,
+    sounds_of,
+)
 from higgs_tts.tests.user_folders import CHANGING, replace_clip
-from server import Comfy, Outcome, at_message, serving
-from user_prompts import IN_FOLDERS, Drawn, Prompts, check_refused, dealt, differing, files_of, furnish, node, sounds_of
 
 OURS = re.compile(r"Higgs TTS(:| could| needs)|IMPORT FAILED.*Higgs|ComfyUI-Higgs-TTS/\S+\.py:\d+: \w*Warning")
 FLAGS = ((), ("--cache-none",), ("--cache-classic",), ("--cache-lru", "3"), ("--disable-smart-memory",))  # of restarts
@@ -270,7 +281,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", action="store_true", help="put the row into results/faults.json")
     given = parser.parse_args()
-    command = f"python benchmarks/random_user.py --seed {given.seed} --device {given.device} --actions"
+    command = f"python tests/faults/random_user.py --seed {given.seed} --device {given.device} --actions"
     print(f"{command} {given.actions}", flush=True)
     flags = ("--verbose", "DEBUG") if given.device == "cuda" else ("--cpu",)
     with tempfile.TemporaryDirectory() as folder:
@@ -291,8 +302,7 @@ def main() -> None:
     row |= {name: stats["system"][f"{name}_version"] for name in ("comfyui", "pytorch")} | {"commit": commit()}
     print(json.dumps(row))
     if given.out:
-        rows = json.loads(faults.RESULT.read_text(encoding="utf-8")).get("users", [])
-        faults.write("users", put(rows, row, ("device", "comfyui", "seed")))
+        results.write("users", put(results.read("users"), row, ("device", "comfyui", "seed")))
     sys.exit(1 if user.failures else 0)
 
 

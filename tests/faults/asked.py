@@ -12,11 +12,12 @@ import re
 import socket
 import urllib.request
 
-import mutations
 import numpy as np
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError
-from higgs_tts.tests.speech_servers import running
-from samples import PAUSES
+
+from ...engine import EMBEDDED, Engine, EngineConfig, HiggsError
+from ..speech_servers import running
+from . import mutations
+from .samples import PAUSES
 
 SPEECH, VOICES = "POST /v1/audio/speech", "POST /v1/audio/voices"
 PATIENCE = 2.5  # seconds; a call still open then is streaming, and is closed

@@ -1,59 +1,19 @@
-"""Readers of untrusted files, texts and requests, with samples and ways to damage them.
-
-The pack is imported as `higgs_tts`, as in the tests, for their writers of GGUF files, EPUBs and LoRAs.
-"""
+"""Readers of untrusted files, texts and requests, with samples and ways to damage them."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import json
 import pathlib
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import mutations
 import torch
-from samples import (
-    CUES,
-    LINES,
-    LIST,
-    MARKDOWN,
-    MARKS,
-    NAMES,
-    PAUSES,
-    SAID,
-    SCRIPT,
-    SHEET,
-    SHEETS,
-    SRT,
-    TAGS,
-    TEXT,
-    VTT,
-    WORDS,
-)
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def _import_pack():
-    where = {"submodule_search_locations": [str(ROOT)]}
-    spec = importlib.util.spec_from_file_location("higgs_tts", ROOT / "__init__.py", **where)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["higgs_tts"] = module
-    spec.loader.exec_module(module)
-
-
-_import_pack()
-torch.set_num_threads(1)
-
-from asked import Asked, requests  # noqa: E402
-from asked import spoil as spoil_request  # noqa: E402
-from higgs_tts.engine import (  # noqa: E402
+from ...engine import (
     Adapter,
     Engine,
     EngineConfig,
@@ -76,14 +36,35 @@ from higgs_tts.engine import (  # noqa: E402
     text_check_before,
     with_seed,
 )
-from higgs_tts.engine.checkpoint.load import inspect, load_talker  # noqa: E402
-from higgs_tts.engine.checkpoint.tensor_file import INDEX  # noqa: E402
-from higgs_tts.engine.prompt.card import CARD, read_card  # noqa: E402
-from higgs_tts.engine.tools.tiny import write_tiny  # noqa: E402
-from higgs_tts.engine.voice.clip import check_clip, decode_clip, prepare_clip  # noqa: E402
-from higgs_tts.tests.epub_files import epub  # noqa: E402
-from higgs_tts.tests.gguf_files import Q8_0, write_gguf  # noqa: E402
-from higgs_tts.tests.peft_files import write_adapter  # noqa: E402
+from ...engine.checkpoint.load import inspect, load_talker
+from ...engine.checkpoint.tensor_file import INDEX
+from ...engine.prompt.card import CARD, read_card
+from ...engine.tools.tiny import write_tiny
+from ...engine.voice.clip import check_clip, decode_clip, prepare_clip
+from ..epub_files import epub
+from ..gguf_files import Q8_0, write_gguf
+from ..peft_files import write_adapter
+from . import mutations
+from .asked import Asked, requests
+from .asked import spoil as spoil_request
+from .samples import (
+    CUES,
+    LINES,
+    LIST,
+    MARKDOWN,
+    MARKS,
+    NAMES,
+    PAUSES,
+    SAID,
+    SCRIPT,
+    SHEET,
+    SHEETS,
+    SRT,
+    TAGS,
+    TEXT,
+    VTT,
+    WORDS,
+)
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=2, retries=0)

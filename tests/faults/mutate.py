@@ -1,7 +1,7 @@
 """Mutated files, texts and requests for every reader of untrusted input, each in a child that may be killed.
 
-    python benchmarks/mutate.py [--seed N] [--tried 600] [--surfaces epub,gguf] [--children 2] [--write]
-    python benchmarks/mutate.py --seed N --only epub:17        the same input again, here, with its traceback
+    python tests/faults/mutate.py [--seed N] [--tried 600] [--surfaces epub,gguf] [--children 2] [--write]
+    python tests/faults/mutate.py --seed N --only epub:17        the same input again, here, with its traceback
 
 An input may end as a value, or as one sentence: a HiggsError of at most 1,000 characters on one line. Anything else
 is a failure: a traceback, or the child's death; a hang, over 6 s of CPU time (more if a surface says so), or as long
@@ -24,8 +24,9 @@ import time
 import traceback
 from multiprocessing.connection import Connection, wait
 
-from common import GB, ROOT, commit
-from surfaces import HiggsError, prepared
+import pack  # noqa: F401  (imports the pack as higgs_tts)
+from higgs_tts.benchmarks.common import GB, ROOT, commit
+from higgs_tts.tests.faults.surfaces import HiggsError, prepared
 
 RESULT = ROOT / "benchmarks" / "results" / "hardening.json"
 OUTCOMES = ("value", "sentence", "traceback", "hang", "over_1_gib")

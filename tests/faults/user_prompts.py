@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import av
-import comfyui_unload  # noqa: F401  (lets server be imported)
 import numpy as np
 import soundfile
-import surfaces  # imports the pack as higgs_tts
-from higgs_tts.tests.user_folders import add_user_files
-from server import CHECKPOINT, ROOT, TODAY, Outcome, add_checkpoints, add_clips, lay_out, read_workflow
 
+from ...engine.tools.tiny import write_tiny
+from ..comfyui.server import CHECKPOINT, TODAY, Outcome, add_checkpoints, add_clips, lay_out, read_workflow
+from ..user_folders import add_user_files
+
+HERE = pathlib.Path(__file__).parent
 EMBEDDED, V2 = "embedded (small, English)", "higgs/v2"
 SPEAKERS = ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook")
 SERVER = "@server"  # stands for its address, which differs from run to run
 # Rows [template, {node class: inputs}, parts of the error], and for some {node: what takes its place}.
-REFUSED = json.loads((ROOT / "benchmarks" / "refused_inputs.json").read_text(encoding="utf-8"))
+REFUSED = json.loads((HERE / "refused_inputs.json").read_text(encoding="utf-8"))
 REMEDY = re.compile(
     r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b"
 )
@@ -292,9 +293,9 @@ def check_sound(wave: np.ndarray, rate: int, speaker: dict[str, Any]) -> None:
 def furnish(base: pathlib.Path) -> None:
     """Create a ComfyUI's folders with all that prompts name. The tiny checkpoints also lie in `tiny`."""
     lay_out(base)
-    shutil.copy(ROOT / "benchmarks" / "comfyui_probe.py", base / "custom_nodes")
+    shutil.copy(HERE / "comfyui_probe.py", base / "custom_nodes")
     for family in ("v3", "v2"):
-        surfaces.write_tiny(base / "tiny" / family, family)
+        write_tiny(base / "tiny" / family, family)
     add_checkpoints(base, base / "tiny")
     add_clips(base)
     add_user_files(base, base / "tiny" / "v3")
