@@ -6,7 +6,7 @@ Led: every format gets the codes that the reference spoke, so that one early dif
 logits are compared with the reference's at every code. Free: each format speaks the sentences by itself, and audible
 failures are counted: speech that runs on, stops early, or falls silent. The reference is bf16. Free speech of one
 seed diverges after a few frames in any two formats, so `free` also compares the reference with its own other seeds:
-that is the spread to read the others against. Words are recognised if benchmarks/requirements.txt is installed.
+that is the spread to read the others against. Words are recognised if training/requirements.txt is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import sys
 import torch
 import torch.nn.functional as F
 from common import commit
-from hearing import RECOGNISERS, longest_silence, word_errors
 
 from engine import EMBEDDED, QUANTIZED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
 from engine.core.codes import CODEBOOK_SIZE, EOC
@@ -29,6 +28,7 @@ from engine.core.config import FRAME_SAMPLES
 from engine.prompt.builder import PromptBuilder
 from engine.prompt.script import Turn
 from training import corpus
+from training.hearing import RECOGNISERS, longest_silence, word_errors
 
 REFERENCE = "bf16"
 LED_SENTENCES = 20

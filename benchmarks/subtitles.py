@@ -4,8 +4,8 @@
 
 error: narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, since chunks of one
 sentence are exact. A recogniser that is given the words finds when each is said. Its own error counts too: `aligner`
-is its error for sentences whose start is known to the sample. Needs pocketsphinx, of requirements.txt. fit: a file
-whose cues leave less or more time than their sentences take. dub: a film in which two of the pack's voices take
+is its error for sentences whose start is known to the sample. Needs pocketsphinx, of training/requirements.txt. fit: a
+file whose cues leave less or more time than their sentences take. dub: a film in which two of the pack's voices take
 turns. A classifier that knows all voices names the one of each cue, in the film and in its dub. Prints one JSON line
 last.
 """
@@ -21,7 +21,6 @@ import time
 
 import torch
 from common import ROOT, commit
-from hearing import RATE, Speakers, words_of
 
 from engine import (
     EMBEDDED,
@@ -42,6 +41,7 @@ from engine.dubbing.report import fit_counts
 from engine.prompt.cues import Cue, write_srt
 from engine.speech.subtitles import cues_of
 from training import corpus
+from training.hearing import RATE, Speakers, words_of
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
 SENTENCES = 5  # per text

@@ -4,7 +4,7 @@
     python benchmarks/takes.py --hear scene/                      speakers and words in the scene that was kept there
 
 Failures are planted into good takes, and provoked by temperature and noise on the weights. --hear alone needs
-benchmarks/requirements.txt. Prints one JSON line last.
+training/requirements.txt. Prints one JSON line last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import replace
 
 import torch
 from common import ROOT, commit
-from hearing import RECOGNISERS, Speakers, word_errors
 
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
 from engine.core.sequence import Sequence
@@ -29,6 +28,7 @@ from engine.prompt.lengths import bounds_of
 from engine.speech.attempts import judge
 from engine.speech.result import FLAWS
 from training import corpus
+from training.hearing import RECOGNISERS, Speakers, word_errors
 
 RESULT = ROOT / "benchmarks" / "results" / "takes.json"
 CLIPS = ROOT / "engine" / "voice" / "built_in"

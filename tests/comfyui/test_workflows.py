@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pathlib
 import re
 import shutil
-import sys
 import urllib.parse
 
 import numpy as np
 import pytest
 import torch
+from higgs_tts.training import hearing
 
-from .server import TODAY
+from .server import ROOT, TODAY
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
 SPEAKING = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"]
@@ -275,13 +272,6 @@ SENTENCE = "The train leaves at half past seven."
 LOWER = 0.8  # the pitch of a clip that is played slower
 
 
-@pytest.fixture(scope="module")
-def hearing():
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module("hearing")
-    sys.path.remove(str(BENCHMARKS))
-
-
 @pytest.fixture
 def say(comfy, workflow):
     """say(workflow, text, **changes) -> [S] samples of speech that ended by itself, from the embedded checkpoint."""
@@ -305,23 +295,23 @@ def clip(comfy, say):
     return "lower.wav"
 
 
-def test_the_embedded_checkpoint_speaks_the_text(say, hearing):
+def test_the_embedded_checkpoint_speaks_the_text(say):
     wave = say("speak", SENTENCE)
     assert 1.5 < len(wave) / RATE < 3.5
-    pytest.importorskip("pocketsphinx", reason="benchmarks/requirements.txt is not installed: nobody listens")
+    pytest.importorskip("pocketsphinx", reason="training/requirements.txt is not installed: nobody listens")
     heard = hearing.RECOGNISERS["pocketsphinx"]()(wave)
     assert hearing.words_of(heard) == hearing.words_of(SENTENCE)
 
 
 @pytest.mark.parametrize("transcript", ["", SENTENCE])
-def test_the_embedded_checkpoint_clones_a_voice(say, hearing, clip, transcript):
+def test_the_embedded_checkpoint_clones_a_voice(say, clip, transcript):
     text = "Please close the door when you go out."
     clone = say("clone_voice", text, LoadAudio={"audio": clip}, HiggsTTSVoice={"transcript": transcript})
     own = hearing.pitch(say("speak", text))  # of the same sentence, which has a melody of its own
     assert abs(hearing.pitch(clone) / (LOWER * own) - 1) < 0.15
 
 
-def test_the_embedded_checkpoint_narrates_in_one_voice(say, hearing, clip):
+def test_the_embedded_checkpoint_narrates_in_one_voice(say, clip):
     text = f"{SENTENCE} Please close the door when you go out. There are twelve apples on the table."
     changes = {
         "LoadAudio": {"audio": clip},
@@ -397,7 +387,7 @@ def test_changing_the_clip_runs_a_narration_again(comfy, workflow):
 @pytest.mark.parametrize("name", ["speak", "clone_voice", "long_narration", "dialogue"])
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
     """Unmodified, with the pack's own checkpoint. Voice Cloning needs an uploaded clip first."""
-    clip = BENCHMARKS.parent / "engine" / "voice" / "built_in" / "oliver.flac"
+    clip = ROOT / "engine" / "voice" / "built_in" / "oliver.flac"
     shutil.copy(clip, fresh.base / "input" / "mine.flac")
     outcome = fresh.run(template(name, LoadAudio={"audio": "mine.flac"}))
     info = outcome.text()

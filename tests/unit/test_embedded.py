@@ -1,8 +1,6 @@
 """The embedded checkpoint: complete and small; it speaks, ends, obeys its tags and follows a voice."""
 
-import importlib.util
 import json
-import pathlib
 
 import pytest
 import torch
@@ -17,8 +15,8 @@ from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny_codec import hf_config
+from higgs_tts.training import hearing
 
-HEARING = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "hearing.py"
 TEXT = "Your computer can speak now, and this is how it sounds."
 
 
@@ -41,14 +39,6 @@ def say():
 @pytest.fixture(scope="module")
 def spoken(say):
     return say(TEXT)
-
-
-@pytest.fixture(scope="module")
-def hearing():
-    spec = importlib.util.spec_from_file_location("hearing", HEARING)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_folder_is_whole_and_small():
@@ -94,7 +84,7 @@ def test_the_streamed_sound_equals_the_whole_decode(spoken):
 
 
 @pytest.mark.parametrize("tag, seconds", [("pause", 0.7), ("long_pause", 1.2)])
-def test_a_pause_is_silence_inside_the_speech(say, hearing, tag, seconds):
+def test_a_pause_is_silence_inside_the_speech(say, tag, seconds):
     plain, paused = (say(f"The door is open,{between}please come in.") for between in (" ", f" <|prosody:{tag}|> "))
     assert abs(hearing.longest_silence(paused.wav) - seconds) < 0.25
     assert hearing.longest_silence(plain.wav) < 0.3
@@ -110,7 +100,7 @@ def test_speed_tags_stretch_the_speech(say):
 
 @pytest.mark.parametrize("transcript", [None, TEXT])
 @pytest.mark.parametrize("height", [0.8, 1.2])
-def test_a_clone_has_its_reference_s_pitch(say, hearing, spoken, height, transcript):
+def test_a_clone_has_its_reference_s_pitch(say, spoken, height, transcript):
     """The reference is the checkpoint's own voice played slower or faster: another voice, in a tract of other size."""
     clip = resample(spoken.wav, round(SAMPLE_RATE * height), SAMPLE_RATE)
     wanted = hearing.pitch(clip)
@@ -121,7 +111,7 @@ def test_a_clone_has_its_reference_s_pitch(say, hearing, spoken, height, transcr
     assert abs(hearing.pitch(clone.wav) / wanted - 1) < 0.15
 
 
-def test_a_long_text_stays_one_voice_and_whole(say, hearing):
+def test_a_long_text_stays_one_voice_and_whole(say):
     text = "Your computer can speak now. The train leaves at half past seven. Please close the door when you go out. "
     speech = say(text + "There are twelve apples on the table.", chunk_seconds=3.0)
     assert speech.chunks == 4 and speech.stopped == "end of speech"

@@ -1,9 +1,9 @@
 """English speech quality of a checkpoint: words, sound, tags, clones, ends and speed, on the CPU.
 
-    python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
-    python benchmarks/voice_quality.py CLIPS --write
+    python -m training.voice_clips --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
+    python -m training.voice_quality CLIPS --write
 
-Needs benchmarks/requirements.txt. --parts runs some of the parts and leaves the others in the result as they are.
+Needs training/requirements.txt. --parts runs some of the parts and leaves the others in the result as they are.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ import numpy as np
 import soundfile
 import torch
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from benchmarks.common import ROOT, commit
+from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip, resample
 
-from common import commit  # noqa: E402
-from hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors  # noqa: E402
-from voice_clips import KNOWN, plain  # noqa: E402
-
-from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip  # noqa: E402
-from engine.audio.resample import resample  # noqa: E402
-from training import corpus  # noqa: E402
+from . import corpus
+from .hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors
+from .voice_clips import KNOWN, plain
 
 PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, if --people names folders
 MANY = 500  # sentences that must end well

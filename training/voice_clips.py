@@ -1,6 +1,6 @@
 """Reference clips for voice_quality.py: held-out sentences, spoken by the voices that the checkpoint learned from.
 
-    python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
+    python -m training.voice_clips --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
 
 training/README.md names the sources of the model and the voices. Runs on the CPU, some twenty minutes on two cores.
 """
@@ -10,20 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import sys
 from collections.abc import Iterable
 
 import soundfile
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-
-from training import corpus
-from training.natural_voices import DEFAULT, UNSEEN, Voices
-from training.read import spoken
-from training.shards import SAMPLE_RATE
-from training.speak import speak
-from training.speaker import Speaker
+from . import corpus
+from .natural_voices import DEFAULT, UNSEEN, Voices
+from .read import spoken
+from .shards import SAMPLE_RATE
+from .speak import speak
+from .speaker import Speaker
 
 KNOWN = ("heart", "bella", "emma", "michael", "fenrir", "kore", "george", "sky", "kumo")
 SENTENCES, PROFILES, REFERENCES = 200, 4, 3  # of the default voice; per speaker to know it, and to clone

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from engine.audio.resample import resample
-from training.readings import digits, in_words, ordinal, year
+
+from .readings import digits, in_words, ordinal, year
 
 RATE = 16_000  # the recognisers' sample rate
 _SPELLED = {

@@ -1,8 +1,8 @@
 """Codec quality: words, sound and voice of clips after a round trip, beside the originals.
 
-    python benchmarks/codec_quality.py CLIPS NAME=FOLDER ... --write
+    python -m training.codec_quality CLIPS NAME=FOLDER ... --write
 
-CLIPS is the folder of voice_clips.py, FOLDER a codec's or a checkpoint's. Needs benchmarks/requirements.txt.
+CLIPS is the folder of voice_clips.py, FOLDER a codec's or a checkpoint's. Needs training/requirements.txt.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import pathlib
 import numpy as np
 import soundfile
 import torch
-from common import ROOT, commit
-from hearing import Dnsmos, Whisper, similarity, voice_print, word_errors
 from safetensors import safe_open
 
+from benchmarks.common import ROOT, commit
 from engine.checkpoint.find_codec import open_codec
 from engine.codec.model import build_decoder, build_encoder
+
+from .hearing import Dnsmos, Whisper, similarity, voice_print, word_errors
 
 CLIPS = 24  # of the default voice
 RESULT = ROOT / "benchmarks" / "results" / "codec.json"

@@ -1,6 +1,6 @@
-"""Clips with the times of their words, for words.py: held-out sentences, spoken and timed by Kokoro.
+"""Clips with the times of their words, for word_times.py: held-out sentences, spoken and timed by Kokoro.
 
-    python benchmarks/word_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
+    python -m training.word_clips --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
 
 training/README.md names the sources of the model and the voices. Needs espeak-ng. Runs on the CPU.
 """
@@ -8,22 +8,17 @@ training/README.md names the sources of the model and the voices. Needs espeak-n
 from __future__ import annotations
 
 import json
-import pathlib
-import sys
 
 import numpy as np
 import soundfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-
-from voice_clips import plain, prepared
-
-from training import corpus
-from training.natural_voices import DEFAULT, UNSEEN
-from training.read import spoken
-from training.shards import SAMPLE_RATE, STEP
-from training.speak import speak
-from training.speaker import Sound
+from . import corpus
+from .natural_voices import DEFAULT, UNSEEN
+from .read import spoken
+from .shards import SAMPLE_RATE, STEP
+from .speak import speak
+from .speaker import Sound
+from .voice_clips import plain, prepared
 
 SEED = 77  # of the sentences; other benchmarks use others
 OWN, EACH = 104, 12  # clips of the default voice, and of each that the checkpoint has never heard
