@@ -78,7 +78,7 @@ def in_process(script: str, arguments: list[str], allocator: str, timeout: float
 
 def write_shapes(folder: pathlib.Path, family: str, layers: int | None, whole_codec: bool = False) -> pathlib.Path:
     """Write a checkpoint of published width in another process, so that its memory does not interfere."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "real_shapes.py"), str(folder), family]
+    command = [sys.executable, str(ROOT / "tests" / "real_shapes.py"), str(folder), family]
     command += [str(layers)] if layers else []
     command += ["--whole-codec"] if whole_codec else []
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -22,8 +22,11 @@ import tempfile
 import time
 
 import pack  # imports the pack as higgs_tts
+import torch
 from higgs_tts.tests.faults.results import write
 from higgs_tts.tests.pool_scenarios import Failed, Scenario
+
+torch.set_num_threads(1)
 
 
 def main():

@@ -66,6 +66,8 @@ from .samples import (
     WORDS,
 )
 
+torch.set_num_threads(1)
+
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=2, retries=0)
 

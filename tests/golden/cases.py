@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import pathlib
 import platform
-import sys
 
 import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.tools.tiny import write_tiny
+from higgs_tts.tests import real_shapes
 
 HERE = pathlib.Path(__file__).parent
 CPU_FILE, GPU_FILE = HERE / "cpu.safetensors", HERE / "gpu.safetensors"
@@ -75,10 +75,7 @@ def gpu_folder(family: str, made: pathlib.Path) -> pathlib.Path:
     """Return the embedded checkpoint, or two layers of the published widths."""
     if family == "embedded":
         return EMBEDDED
-    sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
-    from real_shapes import write
-
-    return write(made / family, family, layers=2, device="cpu")
+    return real_shapes.write(made / family, family, layers=2, device="cpu")
 
 
 def digest(wav: torch.Tensor) -> str:

@@ -1,7 +1,6 @@
 """Talkers of the published widths with random weights, straight on the GPU. Everything here skips without CUDA."""
 
 import pathlib
-import sys
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.tests import real_shapes
 from higgs_tts.tests.quantized import quantize
 
 PUBLISHED = {
@@ -44,10 +44,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """Return checkpoints of three layers of each family, of the published widths."""
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
+    return {family: real_shapes.write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
 
 
 def wide_talker(family: str, dtype, layers: int, context: int, weights: str = ""):

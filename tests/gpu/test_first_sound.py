@@ -9,6 +9,7 @@ from higgs_tts.engine.codec.stream import SideStreamWindows
 from higgs_tts.engine.codec.waveform import LENGTHS, Waveform
 from higgs_tts.engine.codec.window_graphs import WindowGraphs
 from higgs_tts.engine.device.memory import PrivatePool
+from higgs_tts.tests import real_shapes
 from higgs_tts.tests.device_memory import free_bytes, off
 
 CUDA = torch.device("cuda", 0)
@@ -19,13 +20,7 @@ SIZES = (11, 2, 4, 8, 25, 25, 25, 25)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    import pathlib
-    import sys
-
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return {family: write(tmp_path_factory.mktemp(family), family, 3, True) for family in ("v3", "v2")}
+    return {family: real_shapes.write(tmp_path_factory.mktemp(family), family, 3, True) for family in ("v3", "v2")}
 
 
 def config(folder, **changes):

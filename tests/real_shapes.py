@@ -1,22 +1,27 @@
-"""Write checkpoints of the published shapes with random weights, because no published weights may be fetched here."""
+"""Write checkpoints of the published shapes with random weights, because no published weights may be fetched here.
+
+Golden runs of the GPU depend on these weights. The benchmarks run this file in a process of its own.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
 import pathlib
+import runpy
 import sys
 
 import torch
 from safetensors.torch import save_file
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+if "higgs_tts" not in sys.modules:  # run by hand
+    runpy.run_path(str(pathlib.Path(__file__).parent / "faults" / "pack.py"))
 
-from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
-from engine.checkpoint.discover import CODEC_SUBFOLDER
-from engine.checkpoint.talker_layout import V3_CODEC
-from engine.core.codes import BOC, CODE_VOCAB
-from engine.tools.published import PUBLISHED_CODEC, published_config, stored_name
+from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
+from higgs_tts.engine.checkpoint.discover import CODEC_SUBFOLDER
+from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
+from higgs_tts.engine.core.codes import BOC, CODE_VOCAB
+from higgs_tts.engine.tools.published import PUBLISHED_CODEC, published_config, stored_name
 
 
 def write(
