@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
 
-from common import DEVICE
+from common import DEVICE, Prompts
 
 STEPS = 100
 SLOTS = 1024
@@ -34,21 +35,30 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
     """
     import torch
 
-    from engine import Engine, EngineConfig, SamplingParams
-    from engine.prompt.builder import PromptBuilder
+    from engine import Engine, EngineConfig
     from engine.tools.bench import opened
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
         engines = [Engine(EngineConfig(model, device=device, context=SLOTS, dtype=name)) for name in dtypes]
+        prompt = _prompt(engines[0])
         ours, exact = (stack.enter_context(opened(engine, hollow)) for engine in engines)
         if hollow:
             _share_weights(ours.talker, exact.talker)
-        checkpoint = engines[0].checkpoint
-        greedy = SamplingParams(temperature=0, max_frames=SLOTS)
-        prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, params=greedy)
         led, free = _led(ours, exact, prompt), _free(ours, exact, prompt)
         return {"who": who, "steps": STEPS, "how": ours.runner().describe()} | led | free
+
+
+def _prompt(engine):
+    """Return the text's prompt, to be decoded greedily up to the last slot."""
+    from engine import SamplingParams, Turn
+
+    prompts = Prompts()
+    with engine:
+        engine.speak_turns([Turn("", TEXT)], params=SamplingParams(temperature=0, max_frames=1), reuse=prompts)
+    (prompt,) = prompts.found
+    prompt.params = dataclasses.replace(prompt.params, max_frames=SLOTS)
+    return prompt
 
 
 def _share_weights(ours, exact):
@@ -70,15 +80,13 @@ def _begin(models, prompt):
 
 def _led(ours, exact, prompt) -> dict:
     """Return the worst relative error of a step's logits, and the share of codes on which both agree."""
-    from engine.core.codes import BOC
-
     runner, other_runner = _begin((ours, exact), prompt)
-    state, other = runner.state, other_runner.state
+    state, other, codebook_size = runner.state, other_runner.state, runner.state.config.code_vocab - 2
     worst = same = 0.0
     for _ in range(STEPS):
         error = (state.logits - other.logits).norm() / other.logits.norm()
         worst = max(worst, float(error))
-        codes = [one.logits[..., :BOC].argmax(-1) for one in (state, other)]
+        codes = [one.logits[..., :codebook_size].argmax(-1) for one in (state, other)]
         same += float((codes[0] == codes[1]).float().mean())
         state.logits.copy_(other.logits)
         runner.step()

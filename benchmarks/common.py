@@ -1,7 +1,8 @@
-"""Shared by the benchmarks: allocators, details of a GPU, free memory, and ComfyUI's Dynamic VRAM as an opponent."""
+"""Shared by the benchmarks: allocators, details of a GPU, prompts, free memory, and Dynamic VRAM as an opponent."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import os
@@ -83,6 +84,20 @@ def write_shapes(folder: pathlib.Path, family: str, layers: int | None, whole_co
     command += ["--whole-codec"] if whole_codec else []
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder
+
+
+class Prompts:
+    """A store of `speak_turns` with nothing to reuse. Keeps each sequence as it is before decoding, in `found`."""
+
+    def __init__(self):
+        self.found = []
+
+    def fill(self, sequence) -> bool:
+        self.found.append(dataclasses.replace(sequence))
+        return False
+
+    def keep(self, asked, spoken) -> None:
+        """Do nothing."""
 
 
 def free_bytes() -> int:

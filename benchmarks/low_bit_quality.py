@@ -20,17 +20,14 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from common import commit
+from common import Prompts, commit
 
-from engine import EMBEDDED, QUANTIZED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
-from engine.core.codes import CODEBOOK_SIZE, EOC
-from engine.core.config import FRAME_SAMPLES
-from engine.prompt.builder import PromptBuilder
-from engine.prompt.script import Turn
+from engine import EMBEDDED, FRAME_RATE, QUANTIZED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn
 from training import corpus
 from training.hearing import RECOGNISERS, longest_silence, word_errors
 
 REFERENCE = "bf16"
+CODEBOOK_SIZE, END = 1024, 1025  # codes of a codebook, and the one that ends speech
 LED_SENTENCES = 20
 MOST_FRAMES = 750  # of a sentence; 30 s
 SILENCE = 2.0  # seconds that count as a long silence
@@ -71,7 +68,7 @@ def engine_of(given, name: str) -> Engine:
 
 
 def speak(given, name: str, texts: list[str], hear) -> dict:
-    """Return (seed, text) -> codes, frames, whether it ended, the longest silence, wrong words.
+    """Return (seed, text) -> prompt, codes, frames, whether it ended, the longest silence, wrong words.
 
     All texts of a seed are batched, each with a speaker of its own, so that none is the voice of another.
     """
@@ -79,12 +76,14 @@ def speak(given, name: str, texts: list[str], hear) -> dict:
     with engine_of(given, name) as engine:
         for seed in range(given.seeds):
             params = SamplingParams(seed=seed, max_frames=MOST_FRAMES, chunk_seconds=0, turn_gap=0, retries=0)
-            speech = engine.speak_turns(turns, params=params, reuse=False, even=False)
-            for turn in speech.turns:
+            prompts = Prompts()
+            speech = engine.speak_turns(turns, params=params, reuse=prompts, even=False)
+            for turn, prompt in zip(speech.turns, prompts.found, strict=True):
                 wav = speech.wav[turn.start : turn.stop]
                 codes = speech.codes[slice(*turn.frames)]
-                cut = (len(codes) * FRAME_SAMPLES - len(wav)) / SAMPLE_RATE  # silence at the turn's edges
+                cut = len(codes) / FRAME_RATE - len(wav) / SAMPLE_RATE  # silence at the turn's edges
                 told[seed, turn.text] = {
+                    "prompt": prompt,
                     "codes": codes,
                     "frames": len(codes),
                     "complete": len(codes) < MOST_FRAMES,
@@ -131,7 +130,7 @@ def led(given, name: str, texts: list[str], reference: dict) -> dict:
         divergence.append(per_codebook(each, real))
         agree.append(per_codebook(same, real))
         last = int(real[:, 0].sum())
-        ends.append([float(log[last, 0, EOC].exp()) for log in (log_mine, log_right)])
+        ends.append([float(log[last, 0, END].exp()) for log in (log_mine, log_right)])
     kl, top1 = (torch.stack(values).mean(0) for values in (divergence, agree))
     mean = [statistics.mean(values) for values in zip(*ends, strict=True)]
     return {
@@ -152,14 +151,12 @@ def per_codebook(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
 def logits_of(given, name: str, texts: list[str], reference: dict):
     """Yield (logits [n, K, V], the columns [n, K] of the reference's speech that follow them) of each text."""
     with engine_of(given, name) as engine:
-        checkpoint, loaded = engine.checkpoint, engine.loaded
-        assert loaded is not None
-        builder, talker = PromptBuilder(checkpoint.tokenizer, checkpoint.config), loaded.talker
-        config = checkpoint.config
+        assert engine.loaded is not None
+        talker, config = engine.loaded.talker, engine.checkpoint.config
         shape = 2, config.layers, config.kv_heads, engine.context, config.head_dim
         cache = torch.zeros(shape, dtype=talker.dtype, device=talker.device)
         for text in texts:
-            prompt, columns = builder.build(text), talker.family.delay(reference[0, text]["codes"])
+            prompt, columns = reference[0, text]["prompt"], talker.family.delay(reference[0, text]["codes"])
             if prompt.audio and prompt.audio[-1][0] == len(prompt) - 1:
                 columns = columns[1:]  # the prompt holds the one that opens speech
             ids = [*prompt.ids, *[0] * (len(columns) - 1)]

@@ -11,6 +11,7 @@ those taken. "before" has the same of the older checkout. The last line of outpu
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from common import ROOT, card, put, write_shapes
+from common import ROOT, Prompts, card, put, write_shapes
 from speaking import SENTENCE
 
 HERE = pathlib.Path(__file__).resolve()
@@ -95,21 +96,17 @@ def work(model: str, weights: str, device: str) -> dict:
     config = pack.EngineConfig(model, device=device, dtype=weights, runner="eager")  # captures come below, measured
     with torch.inference_mode(), pack.Engine(config) as opened:
         runner, found = opened.loaded.runner(), {}
-        sequence = prompt_of(runner.state.config)
+        sequence = prompt_of(opened)
 
         def fill():
-            """Prefill a row as the scheduler does. Older versions took a row and a sequence."""
-            if hasattr(runner, "fills"):
-                runner.prefill([(0, sequence)])
-            else:
-                runner.prefill(0, sequence)
+            runner.prefill([(0, sequence)])
 
         def wait():
             if is_gpu:
                 torch.cuda.synchronize()
 
         fill()
-        if is_gpu and hasattr(opened.loaded, "prompts"):
+        if is_gpu:
             found = captured(opened.loaded, runner)
         for _ in range(3):
             fill()
@@ -169,16 +166,14 @@ def captured(loaded, runner) -> dict:
     return {"capture_s": round(taken, 3), "graphs_gb": round((before - free()) / 1e9, 4)}
 
 
-def prompt_of(config):
+def prompt_of(opened):
     """Return 340 positions: text, codes, text; v2's last position holds codes as well."""
-    import importlib
-
     import torch
 
-    try:
-        sequences = importlib.import_module("engine.core.sequence")
-    except ModuleNotFoundError:  # before rooms had tiers
-        sequences = importlib.import_module("engine.sequence")
+    import engine as pack
+
+    prompts, config = Prompts(), opened.checkpoint.config
+    opened.speak_turns([pack.Turn("", SENTENCE)], params=pack.SamplingParams(max_frames=1), reuse=prompts)
     g = torch.Generator().manual_seed(0)
     columns = torch.randint(0, 1024, (CODES, config.codebooks), generator=g)
     length = TEXT + CODES + TAIL
@@ -186,7 +181,7 @@ def prompt_of(config):
     audio = ((TEXT, columns),)
     if config.family == "v2":
         audio = (*audio, (length - 1, torch.full((1, config.codebooks), 1024)))
-    return sequences.Sequence(ids, audio)
+    return dataclasses.replace(prompts.found[0], ids=ids, audio=audio, prefix=0)
 
 
 def host_ms(fill, wait) -> float:
