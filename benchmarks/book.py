@@ -23,8 +23,7 @@ import time
 import torch
 from common import ROOT, card, commit
 
-from engine import EMBEDDED, Engine, EngineConfig, SamplingParams, estimate_seconds, narrate, read_book
-from engine.voice.clip import read_clip
+from engine import EMBEDDED, Engine, EngineConfig, SamplingParams, estimate_seconds, narrate, read_book, read_clip
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"

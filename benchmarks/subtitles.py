@@ -26,6 +26,7 @@ from engine import (
     EMBEDDED,
     SAMPLE_RATE,
     CueParams,
+    CueSpeech,
     Engine,
     EngineConfig,
     SamplingParams,
@@ -34,12 +35,10 @@ from engine import (
     mix_speech,
     read_clip,
     read_cues,
+    resample,
     speak_cues,
+    to_srt,
 )
-from engine.audio.resample import resample
-from engine.dubbing.report import fit_counts
-from engine.prompt.cues import Cue, write_srt
-from engine.speech.subtitles import cues_of
 from training import corpus
 from training.hearing import RATE, Speakers, words_of
 
@@ -47,6 +46,7 @@ RESULT = ROOT / "benchmarks" / "results" / "time.json"
 SENTENCES = 5  # per text
 LEAST = 20  # characters of a cue
 CHARACTERS = (10, 20)  # per second, as subtitles have them
+LATE = 0.02  # seconds: later is noticed
 GAPS = (0.1, 0.1, 0.5, 2.0)  # seconds between cues
 DUBBED, TAUGHT = 40, 12  # cues of the dub; pairs of sentences of each voice that the classifier learns
 FILM = ("oliver", "amber")
@@ -82,7 +82,7 @@ def error(engine: Engine, given) -> dict:
         sentences = known[at : at + SENTENCES]
         speech = engine.speak(" ".join(sentences), params=SamplingParams(seed=at, chunk_seconds=0))
         begins = align(speech.wav, sentences)
-        cues = cues_of(speech)
+        cues = read_cues(to_srt(speech)).cues
         turns = engine.speak_turns([Turn("", text) for text in sentences], params=SamplingParams(seed=at), even=False)
         true = [turn.start / SAMPLE_RATE + 0.05 for turn in turns.turns]  # an edge of 0.05 s stays before the sound
         found = align(turns.wav, sentences)
@@ -99,18 +99,17 @@ def fit(engine: Engine, given) -> dict:
     numbers, at, cues = random.Random(5), 1.0, []
     for number, text in enumerate(sentences_of(given.cues, seed=5)):
         stop = at + len(text) / numbers.uniform(*CHARACTERS)
-        cues.append(Cue(at, stop, text, "Ann" if number % 2 else "Bob"))
+        cues.append((at, stop, text, "Ann" if number % 2 else "Bob"))
         at = stop + numbers.choice(GAPS)
-    sheet = read_cues(write_srt(cues))
+    sheet = read_cues(as_srt(cues))
     voices = {name: clip_voice(engine, clip) for name, clip in (("Ann", "amber"), ("Bob", "oliver"))}
     ways = {"default": CueParams(), "shift_only": CueParams(faster=False, stretch=1.0)}
     result = {"characters_a_second": CHARACTERS, "gaps": GAPS, "film_seconds": round(sheet.cues[-1].stop, 1)}
     for name, how in ways.items():
         began = time.perf_counter()
         speech = speak_cues(engine, sheet.cues, voices, fit=how)
-        counts = {key: round(count, 3) for key, count in fit_counts(speech).items()}
         late = spread([one.late for one in speech.cues])
-        result[name] = counts | {"late": late, "seconds": round(time.perf_counter() - began, 1)}
+        result[name] = fit_counts(speech) | {"late": late, "seconds": round(time.perf_counter() - began, 1)}
     return result
 
 
@@ -120,11 +119,12 @@ def dub(engine: Engine, given) -> dict:
     known = {name: clip_voice(engine, name) for name in KNOWN}
     for number, text in enumerate(sentences_of(DUBBED, seed=9)):
         wav = engine.speak(text, known[FILM[number % 2]]).wav
-        cues.append(Cue(at, at + len(wav) / SAMPLE_RATE, text, f"Speaker {number % 2 + 1}"))
+        stop = at + len(wav) / SAMPLE_RATE
+        cues.append((at, stop, text, f"Speaker {number % 2 + 1}"))
         sounds.append((at, wav))
-        at = cues[-1].stop + 0.4
+        at = stop + 0.4
     film = mix_speech(sounds, at)
-    sheet = read_cues(write_srt(cues))
+    sheet = read_cues(as_srt(cues))
     clips = cut_references(sheet.cues, film, SAMPLE_RATE, sheet.speakers)
     voices = {who: engine.encode_voice(clip.wav, SAMPLE_RATE, clip.transcript, who) for who, clip in clips.items()}
     speech = speak_cues(engine, sheet.cues, voices)
@@ -139,8 +139,36 @@ def dub(engine: Engine, given) -> dict:
         "reference_seconds": [round(clip.seconds, 1) for clip in clips.values()],
         "right_voice": sum(speakers(wav) == who for (_, wav), who in zip(speech.sounds, right, strict=True)),
         "right_voice_of_film": sum(speakers(wav) == who for (_, wav), who in zip(sounds, right, strict=True)),
-        "fit": {key: round(count, 3) for key, count in fit_counts(speech).items()},
+        "fit": fit_counts(speech),
     }
+
+
+def as_srt(cues: list[tuple[float, float, str, str]]) -> str:
+    """Return (start, stop, text, speaker) rows as SubRip."""
+
+    def clock(seconds: float) -> str:
+        whole, milliseconds = divmod(round(1000 * seconds), 1000)
+        return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02},{milliseconds:03}"
+
+    rows = enumerate(cues, 1)
+    return "\n".join(f"{n}\n{clock(start)} --> {clock(stop)}\n{who}: {text}\n" for n, (start, stop, text, who) in rows)
+
+
+def fit_counts(speech: CueSpeech) -> dict:
+    """Count cues by how they were fitted, some in several ways. over: a cue goes on beyond its time."""
+    spoken = [one for one in speech.cues if one.cue.turns]
+    late = [one.late for one in spoken]
+    over = [one.stop - (one.cue.start + one.slot) for one in spoken]
+    ways = {
+        "faster": [bool(one.pace) for one in spoken],
+        "stretched": [one.tempo > 1 for one in spoken],
+        "shifted": [seconds > LATE for seconds in late],
+        "over": [seconds > LATE for seconds in over],
+    }
+    counts = {"cues": len(speech.cues), "silent": len(speech.cues) - len(spoken)}
+    counts["on_time"] = sum(not any(done) for done in zip(*ways.values(), strict=True))
+    counts |= {way: sum(done) for way, done in ways.items()}
+    return counts | {"worst_late": round(max([0.0, *late]), 3), "worst_over": round(max([0.0, *over]), 3)}
 
 
 def sentences_of(count: int, seed: int) -> list[str]:
