@@ -3,8 +3,8 @@
     python benchmarks/takes.py --device cuda:0 --sound scene/     everything but the words
     python benchmarks/takes.py --hear scene/                      speakers and words in the scene that was kept there
 
-Failures are planted into good takes, and provoked by temperature and noise on the weights. --hear alone needs
-training/requirements.txt. Prints one JSON line last.
+Failures are provoked by temperature and noise on the weights. --hear alone needs training/requirements.txt. Prints one
+JSON line last.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from dataclasses import replace
 import torch
 from common import ROOT, commit
 
-from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
-from engine.core.sequence import Sequence
-from engine.prompt.lengths import bounds_of
-from engine.speech.attempts import judge
-from engine.speech.result import FLAWS
+from engine import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    Engine,
+    EngineConfig,
+    SamplingParams,
+    Turn,
+    Voice,
+    estimate_seconds,
+    read_clip,
+)
 from training import corpus
 from training.hearing import RECOGNISERS, Speakers, word_errors
 
 RESULT = ROOT / "benchmarks" / "results" / "takes.json"
 CLIPS = ROOT / "engine" / "voice" / "built_in"
-PLANTED = 50  # good takes that each failure is planted into
 HOT = {"temperature": 1.4, "top_p": 1.0, "top_k": 0}
 NOISE = 0.5  # of each weight's own spread
 TURNS, SAMPLES = 60, 8  # turns of the scene; sentences from which the classifier learns each voice
@@ -99,8 +104,6 @@ def alarms(engine: Engine, texts: list[str], result: dict, given):
 
 def ratios(speech) -> dict:
     """Return spoken lengths over their estimates, for texts of 2 s and more."""
-    from engine.prompt.chunking import estimate_seconds
-
     found = sorted(
         (turn.frames[1] - turn.frames[0]) / 25 / seconds
         for turn in speech.turns
@@ -112,20 +115,6 @@ def ratios(speech) -> dict:
     }
 
 
-def plants(engine: Engine, texts: list[str], result: dict, given):
-    """Count planted flaws, and those caught."""
-    speech = say(engine, [text for text in texts if 2 < len(text) / 15 < 8][:PLANTED], retries=0)
-    failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
-    counts = {flaw: Counter() for flaw in FLAWS}
-    for turn in speech.turns:
-        codes, wav = speech.codes[slice(*turn.frames)], speech.wav[turn.start : turn.stop]
-        assert judge(*take(turn.text, codes, wav)) == (), turn.text
-        for flaw, spoilt in planted(turn.text, codes, wav).items():
-            counts[flaw].update(planted=1, caught=int(flaw in judge(*spoilt)))
-    for flaw, count in counts.items():
-        failures[flaw] |= {"planted": count["planted"], "caught": count["caught"]}
-
-
 def heat(engine: Engine, texts: list[str], result: dict, given):
     """Count flaws of first and kept takes of a disturbed model. Comes last: the weights stay noisy."""
     noise = torch.Generator(engine.device).manual_seed(0)
@@ -135,31 +124,11 @@ def heat(engine: Engine, texts: list[str], result: dict, given):
                 spread = weight.float().std() * NOISE
                 weight += (torch.randn(weight.shape, generator=noise, device=weight.device) * spread).to(weight.dtype)
     speech = say(engine, texts[: len(texts) // 4], retries=2, **HOT)
-    failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
-    for flaw in FLAWS:
-        before = sum(flaw in chunk.flaws[0] for chunk in speech.retried)
-        after = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retried)
-        failures[flaw] |= {"before": before, "after": after}
-
-
-def take(text: str, codes: torch.Tensor, wav: torch.Tensor, ended: bool = True) -> tuple[Sequence, torch.Tensor]:
-    sequence = Sequence([], text=text, expected=len(codes), bounds=bounds_of(text))
-    sequence.codes, sequence.num_frames, sequence.finished, sequence.ended = [codes], len(codes), True, ended
-    return sequence, wav
-
-
-def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
-    """Return a good take, damaged in each way."""
-    long = torch.cat([codes.roll(7 * number, 1) for number in range(6)])
-    gap = torch.zeros(round((bounds_of(text).silence + 0.4) * SAMPLE_RATE))
-    return {
-        "limit": take(text, codes, wav, ended=False),
-        "long": take(text, long, wav.repeat(6)),
-        "short": take(text, codes[: len(codes) // 8], wav[: len(wav) // 8]),
-        "repeat": take(text, torch.cat([codes, codes[-20:].repeat(6, 1)]), wav),
-        "silence": take(text, codes, torch.cat([wav[: len(wav) // 2], gap, wav[len(wav) // 2 :]])),
-        "level": take(text, codes, wav * 0.002),
-    }
+    before = Counter(flaw for chunk in speech.retried for flaw in chunk.flaws[0])
+    after = Counter(flaw for chunk in speech.retried for flaw in chunk.flaws[chunk.kept - 1])
+    failures = result.setdefault("failures", {})
+    for flaw in dict.fromkeys((*failures, *before, *after)):
+        failures[flaw] = failures.get(flaw, {}) | {"before": before[flaw], "after": after[flaw]}
 
 
 def joins(engine: Engine, texts: list[str], result: dict, given):
@@ -275,7 +244,7 @@ def heard(folder: pathlib.Path, recogniser: str) -> dict:
     return {"text_right": text_right, "voice_right": voice_right, "wer": rate, "recogniser": hear.name}
 
 
-PARTS = {"alarms": alarms, "joins": joins, "context": context, "scene": scene, "plants": plants, "heat": heat}
+PARTS = {"alarms": alarms, "joins": joins, "context": context, "scene": scene, "heat": heat}
 
 if __name__ == "__main__":
     main()
