@@ -1,7 +1,7 @@
 """Device memory left after closing: cycles of open, a line, a dialogue, close under every allocator.
 
-Each row is a process of its own. On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the rate of reloading
-against its ceiling, and the faults of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
+Each row is a process of its own. On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the time of reloading
+beside that of a plain copy, and the faults of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _arguments():
     parser.add_argument("--families", default="v3,v2")
     parser.add_argument("--dtypes", default="bf16")
     parser.add_argument("--dynamic", type=int, default=0, help="cycles with comfy-aimdo's Dynamic VRAM active")
-    parser.add_argument("--reload", action="store_true", help="also the reload rate of the whole 36-layer file")
+    parser.add_argument("--reload", action="store_true", help="also the time of reloading the whole 36-layer file")
     parser.add_argument("--faults", action="store_true", help="also the faults of tests/gpu, by name")
     parser.add_argument("--out", help="file for the result")
     parser.add_argument("--worker", choices=WORKERS)
@@ -117,60 +117,30 @@ def _cycles(args) -> dict:
 
 
 def _reload(args) -> dict:
-    """Time reloading the weights from the page cache, and copying the same bytes through pinned buffers alone."""
+    """Time opening from the page cache, without captures, and copying as many bytes from pinned memory."""
     import torch
 
     from engine import Engine, EngineConfig
-    from engine.checkpoint.load import load_talker, talker_sizes
-    from engine.checkpoint.upload import Job, upload
 
-    engine = Engine(EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0"))
-    path = pathlib.Path(args.folder, "model.safetensors")
-    size = sum(talker_sizes(engine.checkpoint, torch.bfloat16))
-    target = torch.empty(size, dtype=torch.uint8, device="cuda")
-    job = Job(path, path.stat().st_size - size, torch.uint8, target)
-    seconds = {"weights": [], "open": [], "ceiling": []}
+    config = EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0", runner="eager")
+    engine = Engine(config)
+    seconds = {"open": [], "copy": []}
     for _ in range(4):
-        began = time.perf_counter()
-        upload([job], engine.device)
-        seconds["ceiling"].append(time.perf_counter() - began)
-    del target, job
-    for _ in range(4):
-        began = time.perf_counter()
-        tensors = load_talker(engine.checkpoint, engine.device, engine.dtype)
-        torch.cuda.synchronize()
-        seconds["weights"].append(time.perf_counter() - began)
-        del tensors
-        torch.cuda.empty_cache()
         began = time.perf_counter()
         engine.open()
         torch.cuda.synchronize()
         seconds["open"].append(time.perf_counter() - began)
+        size = sum(tensor.nbytes for tensor in engine.loaded.talker.tensors())
         engine.close()
-    best = {name: min(values) for name, values in seconds.items()}
-    return {
-        "gigabytes": round(size / 1e9, 3),
-        "open_seconds": round(best["open"], 3),
-        "weights_seconds": round(best["weights"], 3),
-        "weights_gb_s": round(size / best["weights"] / 1e9, 2),
-        "ceiling_gb_s": round(size / best["ceiling"] / 1e9, 2),
-        "share_of_ceiling": round(best["ceiling"] / best["weights"], 3),
-        "memory_map_gb_s": round(_mapped_rate(engine), 2),
-    }
-
-
-def _mapped_rate(engine) -> float:
-    """Return GB/s of the plain way: each tensor copied from its memory map."""
-    import torch
-
-    file, size = engine.checkpoint.talker, 0
-    names = [name for name in file.shapes if "layers." in name][:60]
-    began = time.perf_counter()
-    for name in names:
-        tensor = file.get(name, "cuda")
-        size += tensor.nbytes
-    torch.cuda.synchronize()
-    return size / (time.perf_counter() - began) / 1e9
+    pinned = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(pinned, device="cuda")
+    for _ in range(4):
+        began = time.perf_counter()
+        target.copy_(pinned)
+        torch.cuda.synchronize()
+        seconds["copy"].append((time.perf_counter() - began) * size / pinned.nbytes)
+    best = {name: round(min(values), 3) for name, values in seconds.items()}
+    return {"gigabytes": round(size / 1e9, 3), "open_seconds": best["open"], "copy_seconds": best["copy"]}
 
 
 WORKERS = {"cycles": _cycles, "reload": _reload}
