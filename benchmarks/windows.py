@@ -11,6 +11,7 @@ window alone, of its norm. The last line of output is JSON. Needs a CUDA GPU.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -37,25 +38,26 @@ def main() -> None:
     facts = card() | {"allocator": torch.cuda.get_allocator_backend()}
     with tempfile.TemporaryDirectory() as folder:
         model = write_shapes(pathlib.Path(folder), "v3", 2, whole_codec=True)
-        with torch.inference_mode(), Engine(EngineConfig(str(model), device="cuda:0", context=1024)) as engine:
+        config = EngineConfig(str(model), device="cuda:0", context=1024)
+        eager = dataclasses.replace(config, runner="eager")
+        with torch.inference_mode(), Engine(config) as engine, Engine(eager) as plain:
             for length in map(int, given.lengths.split(",")):
                 for rows in map(int, given.rows.split(",")):
-                    row = facts | {"rows": rows, "length": length} | measure(engine.loaded, rows, length)
+                    row = facts | {"rows": rows, "length": length}
+                    row |= measure(engine.loaded.windows(), plain.loaded.windows(), rows, length)
                     result["window"] = put(result.get("window", []), row, ("gpu", "allocator", "rows", "length"))
                     print(row, flush=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({"window": result["window"]}))
 
 
-def measure(loaded, rows: int, length: int) -> dict:
-    """Return the figures of one shape."""
+def measure(graphs, plain, rows: int, length: int) -> dict:
+    """Return the figures of one shape. plain: windows without captures."""
     import torch
 
-    from engine.codec.model import pack
-    from engine.codec.window_graphs import WindowGraphs
-
     clips = [torch.randint(0, 1024, (length, 8)) for _ in range(rows)]
-    graphs, before = WindowGraphs(loaded.decoder, loaded.pool, captures=True), used_mb()
+    graphs.close()
+    before = used_mb()
     began = time.perf_counter()
     graphs.capture(rows, length)
     took = time.perf_counter() - began
@@ -63,7 +65,7 @@ def measure(loaded, rows: int, length: int) -> dict:
         return {"note": graphs.note}
     held = used_mb() - before
     captured = graphs.decode(clips, rows, length).clone()
-    alone = loaded.decoder.decode_packed(pack(clips[-1:], 1, length).cuda())[0]
+    alone = plain.decode(clips[-1:], 1, length)[0]
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(REPEATS):
@@ -72,7 +74,7 @@ def measure(loaded, rows: int, length: int) -> dict:
     torch.cuda.synchronize()
     figures = {
         "host_ms": host_ms(lambda: graphs.decode(clips, rows, length)),
-        "eager_host_ms": host_ms(lambda: loaded.decoder.decode_packed(pack(clips, rows, length).cuda())),
+        "eager_host_ms": host_ms(lambda: plain.decode(clips, rows, length)),
         "device_ms": round(begin.elapsed_time(end) / REPEATS, 3),
         "capture_ms": round(1000 * took, 1),
         "held_mb": round(held, 1),
