@@ -46,7 +46,7 @@ def main():
 
 def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
     """Speak both books and return the row."""
-    from engine.engines.cluster.cluster import Cluster
+    from engine.tools.engine_choice import engine_on
 
     (folder / "book.md").write_text(make_book(given.minutes), encoding="utf-8")
     book, config = read_book(folder / "book.md"), EngineConfig(given.model, device=given.device)
@@ -55,14 +55,14 @@ def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
         plain = narrate(engine, *what)
     killed: list[int] = []
     began = time.perf_counter()
-    with Cluster(config, workers=given.actors) as cluster:
+    with engine_on(argparse.Namespace(ray="", ray_actors=given.actors), config) as cluster:
         opened = time.perf_counter() - began
 
         def kill_one(progress):
-            for seat in cluster.seats.ready:
-                if not killed and progress.share > KILL_AT and seat.member and seat.member.parts:
-                    os.kill(seat.about.process, signal.SIGKILL)
-                    killed.append(seat.about.process)
+            if not killed and progress.share > KILL_AT:
+                running = [worker for worker in cluster.workers() if worker["state"] == "running"]
+                killed.append(running[0]["process"])
+                os.kill(killed[0], signal.SIGKILL)
 
         spread = narrate(cluster, book, folder / "ray", *what[2:], on_progress=kill_one, devices=cluster.devices)
     with_ray, without = digests(folder / "ray"), digests(folder / "plain")
