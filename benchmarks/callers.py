@@ -4,7 +4,7 @@
     python benchmarks/callers.py PORT soak REQUESTS CLIENTS
     python benchmarks/callers.py PORT compare CLIENTS SECONDS ANSWERS.json
 
-All print one JSON line. `serve.py` starts them.
+All print one JSON line. `serve.py` and `tests/faults/soak.py` start them.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""The server under load, a soak of callers that misbehave, and a cluster whose workers are killed.
+"""The server under load, and a cluster whose workers are killed.
 
     python benchmarks/serve.py --load --device cuda:0 [--model FOLDER]     1, 16, 64, 128 callers, streams of 20 words
-    python benchmarks/serve.py --soak                                      2,000 calls of every kind, on the CPU
     python benchmarks/serve.py --ray                                       two CPU workers, one killed each minute
 
-The soak interrupts text that streams in, in every phase. For --ray, `ratio` compares with one undisturbed worker, and
-`kills` says how often a worker was killed. The callers are a process of their own (`callers.py`). Each part of the
-result names its device, commit and date. The server needs aiohttp. Prints one JSON line last.
+For --ray, `ratio` compares with one undisturbed worker, and `kills` says how often a worker was killed. The callers are
+a process of their own (`callers.py`). Each part of the result names its device, commit and date. The server needs
+aiohttp. Prints one JSON line last. `tests/faults/soak.py` has callers misbehave.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import datetime
-import gc
 import json
 import os
 import pathlib
@@ -37,17 +34,14 @@ TEXT_CALLERS = str(ROOT / "benchmarks" / "text_callers.py")
 TEXTS = 20  # streamed in one after the other
 CLIENTS = "1,16,64,128"
 START = 300.0  # seconds for a server to load its model
-SOAK_CLIENTS = RAY_CLIENTS = 16
+RAY_CLIENTS = 16
 KILL_AT, KILL_EVERY = 20.0, 60.0  # seconds
-SETTLE = 10.0  # seconds after which ended calls must have left nothing behind
-GONE = 20  # callers whose disconnect is timed
 
 
 def main():
     """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", action="store_true")
-    parser.add_argument("--soak", action="store_true")
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--model", help="checkpoint folder for --load; without it the embedded one speaks")
     parser.add_argument("--device", default="auto")
@@ -55,8 +49,6 @@ def main():
     parser.add_argument("--warm", type=float, default=2.0, help="seconds before anything is counted, each time")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each number of callers")
     parser.add_argument("--frames", type=int, default=250, help="of an answer at most; random weights speak that long")
-    parser.add_argument("--requests", type=int, default=2000, help="of the soak")
-    parser.add_argument("--warm-calls", type=int, default=1000, help="before it, for the host's memory to settle")
     parser.add_argument("--minutes", type=float, default=5.0, help="of --ray; one worker alone speaks a minute at most")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
@@ -64,8 +56,6 @@ def main():
     if given.load:
         rows, result["ws_first_ms"] = load(given)
         result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}
-    if given.soak:
-        result["soak"] = soak(given.requests, given.warm_calls) | where("cpu")
     if given.ray:
         result["ray"] = disturbed(given.minutes) | where("cpu")
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -168,92 +158,6 @@ def called(port: int, *what: object, program: str = CALLERS) -> dict:
     command = [sys.executable, program, str(port), *map(str, what)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def soak(requests: int, warm_calls: int) -> dict:
-    """Count rows, threads, open files and host memory left after calls of every kind have ended."""
-    from engine import Engine, EngineConfig
-    from engine.tools.tiny import write_tiny
-
-    with tempfile.TemporaryDirectory() as folder:
-        write_tiny(pathlib.Path(folder) / "tiny", "v3")
-        with Engine(EngineConfig(f"{folder}/tiny", device="cpu", context=1024)) as engine, here(engine) as at:
-            port, speaker = at
-            called(port, "soak", warm_calls, SOAK_CLIENTS)
-            before = held(speaker)
-            began = time.perf_counter()
-            told = called(port, "soak", requests, SOAK_CLIENTS)
-            seconds = time.perf_counter() - began
-            after = held(speaker)
-            gone = [leave(port, speaker) for _ in range(GONE)]
-    grown = {f"leaked_{name}": after[name] - before[name] for name in ("threads", "files")}
-    return {
-        **told,
-        "leaked_rows": after["rows"],
-        **grown,
-        "host_mb_growth": round(after["mb"] - before["mb"], 1),
-        "row_free_ms_most": round(1000 * max(gone), 1),
-        "seconds": round(seconds, 1),
-    }
-
-
-@contextlib.contextmanager
-def here(engine):
-    """Yield (port, speaker) of a server in a thread of this process, so that its resources can be counted."""
-    from aiohttp import web
-
-    from engine.serve.app import SpeechServer
-    from engine.serve.speaker import SpeakerThread
-    from engine.serve.voices import VoiceFolder
-
-    speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
-    server = SpeechServer(speaker, VoiceFolder(None), "tiny", engine.knows_tag)
-    runner = web.AppRunner(server.app(), handler_cancellation=True)
-    loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield runner.addresses[0][1], speaker
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-        speaker.close()
-
-
-def held(speaker) -> dict:
-    """Return this process's resources once nothing is spoken. Requests still alive count as rows."""
-    from engine.speech.request import SpeechRequest
-
-    deadline = time.monotonic() + SETTLE
-    while speaker.speaking and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)  # for sockets to close
-    gc.collect()
-    alive = sum(type(one) is SpeechRequest for one in gc.get_objects())
-    status = pathlib.Path("/proc/self/status").read_text()
-    return {
-        "rows": max(speaker.speaking, alive),
-        "threads": sum(not one.name.startswith("asyncio_") for one in threading.enumerate()),  # that pool is bounded
-        "files": len(os.listdir("/proc/self/fd")),
-        "mb": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024,
-    }
-
-
-def leave(port: int, speaker) -> float:
-    """Return seconds from a caller's disconnect to a free row."""
-    body = json.dumps({"input": "It goes on. " * 20, "response_format": "pcm", "stream": True, "retries": 0}).encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        connection.recv(1 << 12)
-        assert speaker.speaking == 1
-    began = time.perf_counter()
-    while speaker.speaking:
-        time.sleep(0.001)
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

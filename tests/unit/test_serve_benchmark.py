@@ -1,23 +1,24 @@
-"""benchmarks/serve.py with few calls: its parts work, and its counts are right."""
+"""benchmarks/serve.py and tests/faults/soak.py with few calls: their parts work, and their counts are right."""
 
 import importlib
 import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setenv("HIGGS_COMMIT", "abc")
     yield importlib.import_module("serve")
-    for name in ("serve", "common", *(name for name in sys.modules if name.split(".")[0] == "engine")):
-        sys.modules.pop(name, None)
+    for name in ("serve", "common"):
+        sys.modules.pop(name)
 
 
 def run(serve, monkeypatch, capsys, out, *given):
@@ -27,18 +28,26 @@ def run(serve, monkeypatch, capsys, out, *given):
     return json.loads(out.read_text())
 
 
-def test_load_and_soak_go_into_one_file(serve, monkeypatch, capsys, tmp_path):
+def test_a_load_is_counted_and_keeps_other_results(serve, monkeypatch, capsys, tmp_path):
     out = tmp_path / "serve.json"
+    out.write_text('{"soak": {}}')
     load = ["--load", "--device", "cpu", "--clients", "1,3", "--warm", "0.5", "--seconds", "5", "--frames", "4"]
     result = run(serve, monkeypatch, capsys, out, *load)
     assert [row["clients"] for row in result["rows"]] == [1, 3]
     for row in result["rows"]:
         assert row["errors"] == 0 and row["requests"] > 0 and row["audio_s_per_s"] > 0
         assert 0 < row["first_ms_p50"] <= row["first_ms_p99"]
-    assert result["commit"] == "abc" and result["checkpoint"] == "embedded"
-    again = run(serve, monkeypatch, capsys, out, "--soak", "--requests", "40", "--warm-calls", "10")
-    soak = again["soak"]
-    assert again["rows"] == result["rows"]
+    assert result["commit"] == "abc" and result["checkpoint"] == "embedded" and result["soak"] == {}
+
+
+def test_a_soak_leaves_nothing_behind(tmp_path):
+    out = tmp_path / "serve.json"
+    out.write_text('{"rows": []}')
+    command = [sys.executable, ROOT / "tests" / "faults" / "soak.py", "--out", out]
+    subprocess.run([*command, "--requests", "40", "--warm-calls", "10"], check=True)
+    result = json.loads(out.read_text())
+    soak = result["soak"]
+    assert result["rows"] == []
     assert soak["spoken"] + soak["cancels"] + soak["bad"] == 40 and soak["cancels"] and soak["bad"]
     assert 0 < soak["batches"] < soak["spoken"] and soak["texts"] and sum(soak["interrupts"].values())
     assert [soak[name] for name in ("wrong", "hung", "leaked_rows", "leaked_threads", "leaked_files")] == [0] * 5
