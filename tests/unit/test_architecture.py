@@ -101,6 +101,32 @@ def test_nodes_import_only_the_engine_s_public_api():
                 assert module == "engine", f"{path} imports {'.' * level}{module}"
 
 
+SHARED = {"chromium", "listening", "server"}  # of tests/comfyui: a ComfyUI, its page, and what is heard there
+
+
+def modules_of(path):
+    """Yield every module that a file may import, by its dotted name: by a statement or `import_module`."""
+    for _, module, names in imports_of(path):
+        yield from (module, *(f"{module}.{name}" for name in names))
+    for node in ast.walk(tree_of(path)):
+        called = getattr(node, "func", None)
+        if getattr(called, "id", getattr(called, "attr", "")) in ("import_module", "__import__"):
+            yield from (given.value for given in node.args if isinstance(given, ast.Constant))
+
+
+def test_benchmarks_import_the_engine_s_public_api_and_its_tools_alone():
+    """They reach what is on the device through `Engine.loaded`, and may import each other and training/."""
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")} - SHARED - {path.stem for path in files}
+    for path in files:
+        for module in modules_of(path):
+            first, *rest = module.removeprefix("higgs_tts.").split(".")
+            place = ROOT.joinpath(first, *rest)
+            is_ours = place.is_dir() or place.with_suffix(".py").is_file()
+            may = first == "training" or (first == "engine" and rest[:1] in ([], ["tools"]))
+            assert may or not (is_ours or first in tests), f"{path.relative_to(ROOT)} imports {module}"
+
+
 def test_each_comfyui_module_is_imported_only_by_its_owners():
     """All other files of nodes/ go through these."""
     may = {
