@@ -49,6 +49,36 @@ def shipped() -> list[pathlib.Path]:
     return [path for path in (ROOT / name for name in sorted(names)) if path.is_file()]
 
 
+def workflow(name: str) -> dict:
+    """Return a workflow of GitHub. YAML reads its key `on` as True."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
+
+
+def test_a_version_is_published_by_its_tag_once_all_tests_have_passed():
+    publish, test = workflow("publish.yml"), workflow("test.yml")
+    assert publish[True]["push"] == {"tags": ["v*"]}
+    assert publish["jobs"]["tests"] == {"uses": "./.github/workflows/test.yml"} and "workflow_call" in test[True]
+    assert publish["jobs"].keys() == {"tests", "publish"} and publish["jobs"]["publish"]["needs"] == "tests"
+    (check,) = [step["run"] for step in publish["jobs"]["publish"]["steps"] if "run" in step]
+    assert check.startswith('grep -qxF "version = ') and "GITHUB_REF_NAME#v" in check
+
+
+def test_the_page_says_where_the_version_stands():
+    (place,) = re.findall(r"`VERSION` in\s+`([^`]+)`", PAGE)
+    assert re.search(r'^VERSION = "', (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_ci_installs_by_lock_files():
+    rows = workflow("test.yml")["jobs"]["test"]["strategy"]["matrix"]["versions"]
+    for row in rows:
+        locked = (ROOT / row["constraints"]).read_text(encoding="utf-8").splitlines()
+        for library in row["libraries"].split():
+            assert any(f"{line}==".startswith(f"{library}==") for line in locked), f"{library} is not locked"
+    (install,) = [step["run"] for step in workflow("test.yml")["jobs"]["test"]["steps"] if "pip" in step.get("run", "")]
+    assert "-c ${{ matrix.versions.constraints }}" in install
+
+
 def test_only_files_that_users_need_are_shipped(shipped):
     names = {path.relative_to(ROOT).as_posix() for path in shipped}
     folders = {name.partition("/")[0] for name in names if "/" in name}
