@@ -1,10 +1,11 @@
-"""Progress bars for speech in the terminal."""
+"""Progress of speech on stderr: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -14,11 +15,28 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
+_EVERY = 10.0  # seconds between lines
+
+
+class _Lines:
+    """A file for tqdm that writes each state of the bar as a line to stderr."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            print(line, file=sys.stderr, flush=True)
+
+
+def _bar(line: str, **settings: Any) -> tqdm:
+    """Return a bar on stderr. If that is no terminal, the bar writes `line` now and then, and at its end."""
+    if not sys.stderr.isatty():
+        settings |= {"file": _Lines(), "mininterval": _EVERY, "bar_format": line}
+    return tqdm(**settings)
 
 
 def with_bar(speak: Callable[..., Speech]) -> Speech:
     """Return `speak(listener=...)`, showing its frames on stderr."""
-    with tqdm(desc="speaking", unit="frame", total=0) as bar:
+    line = "{desc}: {n_fmt} of {total_fmt} frames in {elapsed}, {remaining} left"
+    with _bar(line, desc="speaking", unit="frame") as bar:
 
         def on_frame(done: int, expected: int) -> None:
             bar.total = expected
@@ -32,7 +50,8 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
 @contextlib.contextmanager
 def book_bar() -> Iterator[Callable[[BookProgress], None]]:
     """Yield a callback that shows a book's progress and the time left on stderr."""
-    with tqdm(total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
+    line = "{desc}, {percentage:.0f} %"
+    with _bar(line, desc="starting", total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
 
         def on_progress(progress: BookProgress) -> None:
             bar.set_description_str(str(progress), refresh=False)
