@@ -5,7 +5,9 @@ specific to the hardware or to newer instructions is not tested here.
 """
 
 import ctypes
-import itertools
+import functools
+import hashlib
+import os
 import pathlib
 import re
 import shutil
@@ -18,6 +20,7 @@ from higgs_tts.engine.checkpoint.talker_layout import make_plan
 from higgs_tts.engine.cuda.nvrtc import read_source
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.tests.kept import KEPT
 from higgs_tts.tests.quantized import quantize
 
 HERE = pathlib.Path(__file__).parent
@@ -87,27 +90,41 @@ def narrow():
     return narrow_talker
 
 
+@functools.cache
+def compiler_version() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
+    """Load the library of C++ code. It is compiled once for the same code, options and compiler, and kept."""
+    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
+    command += options
+    digest = hashlib.sha256("\0".join([code, *command, compiler_version()]).encode()).hexdigest()
+    library = KEPT / "emulation" / f"{digest}.so"
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        own = library.with_suffix(f".{os.getpid()}")  # another process may compile the same
+        command += ["-x", "c++", "-o", str(own), "-"]
+        done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:2000]
+        own.replace(library)
+    return ctypes.CDLL(str(library))
+
+
 @pytest.fixture
-def emulate(tmp_path):
+def emulate():
     """A kernel's source, or its path -> run(argument, grid, seed, at_once), which asserts that its threads
     terminate. at_once: blocks that run together where none waits for another; 0 is all."""
 
-    numbers = itertools.count()  # a loader asked for a path again returns the old library
-
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
-        code = tmp_path / f"{kernel}_{next(numbers)}.cpp"
-        library = code.with_suffix(".so")
         if isinstance(source, pathlib.Path):
             source = read_source(source)
-        code.write_text(translated(source, in_place_of or {}) + (HERE / "run.h").read_text())
-        command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
-        command += [f"-DKERNEL={kernel}", f"-DARGUMENT={argument}", f"-DBLOCK_THREADS={threads}", *options]
-        done = subprocess.run([*command, "-o", library, code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[:2000]
-        compiled = ctypes.CDLL(str(library))
+        code = translated(source, in_place_of or {}) + (HERE / "run.h").read_text()
+        given = f"-DKERNEL={kernel}", f"-DARGUMENT={argument}", f"-DBLOCK_THREADS={threads}"
+        library = compiled(code, (*given, *options))
 
         def run(structure, grid: int, seed: int = 0, at_once: int = 0):
-            assert compiled.run(ctypes.byref(structure), grid, seed, at_once) == 0, "the threads deadlock"
+            assert library.run(ctypes.byref(structure), grid, seed, at_once) == 0, "the threads deadlock"
 
         return run
 
