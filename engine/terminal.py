@@ -96,13 +96,13 @@ def say(args: argparse.Namespace) -> int:
             speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
         words = engine.words(speech) if outputs.need_words else None
     outputs.write(speech.wav, functools.partial(to_srt, speech, words, outputs.srt_words), speech.codes, words)
-    for warning in speech.warnings:
+    for warning in (*speech.warnings, *speech.doubts):
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in speech.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)
     print(
         f"{duration(speech.seconds)} of audio in {duration(speech.elapsed)}: {speech.frames_per_second:.1f} frames/s, "
-        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
+        f"RTF {speech.rtf:.3f}. {speech.outcome} Backend: {speech.how}"
     )
     print(outputs.sound)
     return 0
@@ -123,7 +123,7 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
         spoken = speak_arriving(engine, *what, hear)
     if not spoken:
         raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
-    for warning in dict.fromkeys(warning for speech in spoken for warning in speech.warnings):
+    for warning in dict.fromkeys(str(one) for speech in spoken for one in (*speech.warnings, *speech.doubts)):
         print(f"warning: {warning}", file=sys.stderr)
     if outputs:
         outputs.write(torch.cat([speech.wav for speech in spoken]), str)
@@ -157,9 +157,9 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
-    for warning in (*sheet.warnings, *speech.warnings):
+    for warning in (*sheet.warnings, *speech.warnings, *speech.doubts):
         print(f"warning: {warning}", file=sys.stderr)
-    print("\n".join([*cue_lines(speech), cue_summary(speech), str(outputs.sound)]))
+    print("\n".join([*cue_lines(speech), f"{cue_summary(speech)} {speech.outcome}", str(outputs.sound)]))
     return 0
 
 
@@ -183,11 +183,11 @@ def narrate(args: argparse.Namespace) -> int:
             raise
     for file in report.files:
         print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', unchanged'}")
-    for warning in report.warnings:
+    for warning in report.told:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)
-    print(f"{duration(report.seconds)} of audio in {duration(report.elapsed)}; backend: {report.how}")
+    print(f"{duration(report.seconds)} of audio in {duration(report.elapsed)}. {report.outcome} Backend: {report.how}")
     return 0
 
 
@@ -264,6 +264,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         top_k=args.top_k,
         max_frames=args.max_frames,
         retries=args.retries,
+        check=not args.no_check,
         paragraph_gap=args.paragraph_gap,
         turn_gap=args.turn_gap,
         ban_specials=not args.allow_specials,

@@ -43,7 +43,7 @@ from .comfy.remote_model import AnyModel
 from .comfy.written import Written
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
-from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs
+from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 
 NAME = "Higgs Book"
@@ -98,6 +98,7 @@ class HiggsTTSBook(io.ComfyNode):
                     "Even out the loudness of paragraphs, by up to 8 dB. Turn off to keep quiet passages quiet."
                 ),
                 retries_input(),
+                check_input(),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="The files made, their lengths, and any warnings."),
@@ -273,8 +274,8 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
     made = f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, made in {duration(report.elapsed)}."
     return info(
-        [made, *([f"Left out: {', '.join(book.left_out)}."] if book.left_out else [])],
-        (*model.model.warnings, *report.warnings),
+        [f"{made} {report.outcome}", *([f"Left out: {', '.join(book.left_out)}."] if book.left_out else [])],
+        (*model.model.warnings, *report.told),
         report.spoken_again,
         [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files],
         model.model.label,

@@ -15,7 +15,17 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import listed_pronunciations, voice_called
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, srt_output, with_player
+from .speak import (
+    advanced_inputs,
+    check_input,
+    describe,
+    retries_input,
+    said_as,
+    sampling,
+    sampling_inputs,
+    srt_output,
+    with_player,
+)
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -60,6 +70,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 *_switches(),
                 retries_input(),
                 srt_words_input(),
+                check_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The whole scene: 24 kHz, mono."),

@@ -33,7 +33,16 @@ from .library.voice_folders import listed_pronunciations, voice_called
 from .sheet.files import LineFiles, look, subtitles_of
 from .sheet.plan import LinePlan, LineTake, plan
 from .sheet.takes import takes_of
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, with_player
+from .speak import (
+    advanced_inputs,
+    check_input,
+    describe,
+    retries_input,
+    said_as,
+    sampling,
+    sampling_inputs,
+    with_player,
+)
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -92,6 +101,7 @@ class HiggsTTSLines(io.ComfyNode):
                 retries_input(),
                 _subtitles_input(),
                 srt_words_input(),
+                check_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The lines spoken in this run: 24 kHz, mono."),

@@ -74,6 +74,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 *advanced_inputs(),
                 retries_input(),
                 srt_words_input(),
+                check_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
@@ -181,13 +182,12 @@ def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> 
 
 def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *more: str) -> str:
     """Return the info output of one speech. more: the node's own lines."""
-    outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     chunks += f" ({speech.reused} reused)" if speech.reused else ""
     peak = f" Peak memory: {speech.peak_bytes / 1e9:.1f} GB." if speech.peak_bytes else ""
     return info(
-        [f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {outcome}"],
-        (*warnings, *speech.warnings),
+        [f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {speech.outcome}"],
+        (*warnings, *speech.warnings, *map(str, speech.doubts)),
         speech.spoken_again,
         more,
         model,
@@ -294,5 +294,18 @@ def retries_input() -> io.Input:
         "retries",
         advanced=True,
         tooltip="Maximum retries, each with a new seed, for a chunk that runs on, breaks off, falls silent or repeats "
-        "itself. The best attempt is kept. Raise it if bad ones remain; 0 disables retries.",
+        "itself, and for a sentence with words that are said twice or left out. The best attempt is kept. Raise it if "
+        "bad ones remain; 0 disables retries.",
+    )
+
+
+def check_input() -> io.Input:
+    """The check widget. Comes last, like every new widget: workflows store them by position."""
+    return io.Boolean.Input(
+        "check",
+        default=SamplingParams.check,
+        optional=True,
+        advanced=True,
+        tooltip="Check that each word is said once. Sentences that repeat or lose words are spoken again, and info "
+        "names what is still in doubt. Works with models whose attention follows the words, such as the embedded one.",
     )

@@ -37,7 +37,7 @@ from .comfy.remote_model import AnyModel
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
-from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, with_bar
+from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
@@ -95,6 +95,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 ),
                 retries_input(),
                 srt_words_input(),
+                check_input(),
             ],
             outputs=_outputs(),
         )
@@ -203,8 +204,8 @@ def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, lines: Sequen
     speakers = ", ".join(f"{number} {name or '(no name)'}" for number, name in enumerate(sheet.speakers, 1))
     chunks, reused = (sum(getattr(part, name) for part in speech.parts) for name in ("chunks", "reused"))
     return info(
-        [f"{cue_summary(speech)} {duration(speech.seconds)}, spoken in {duration(elapsed)}."],
-        (*model.model.warnings, *sheet.warnings, *speech.warnings),
+        [f"{cue_summary(speech)} {duration(speech.seconds)}, spoken in {duration(elapsed)}. {speech.outcome}"],
+        (*model.model.warnings, *sheet.warnings, *speech.warnings, *map(str, speech.doubts)),
         [chunk for part in speech.parts for chunk in part.spoken_again],
         [*lines, f"Speakers: {speakers}"],
         model.model.label,

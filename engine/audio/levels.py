@@ -34,10 +34,15 @@ def silences(wav: torch.Tensor) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
+def speech_level(wav: torch.Tensor) -> float:
+    """Return the level of the louder parts of speech [n], relative to full scale. 0 if it is too short to tell."""
+    levels = _levels(wav)
+    return float(levels.quantile(_SPEECH)) if len(levels) else 0.0
+
+
 def is_near_silent(wav: torch.Tensor) -> bool:
     """True if speech [n] is almost silent."""
-    levels = _levels(wav)
-    return not len(levels) or float(levels.quantile(_SPEECH)) < _NOTHING
+    return speech_level(wav) < _NOTHING
 
 
 def contrast(wav: torch.Tensor) -> float:

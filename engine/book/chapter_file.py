@@ -8,13 +8,14 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-import torch
 
 from ..audio.pcm import to_int16
 from ..core.config import SAMPLE_RATE
 from ..files.whole_file import replacing
+from ..speech.result import DoubtfulWords
 from ..speech.subtitles import Cue
 from ..words.word import Word, moved
+from .parts import TurnSpeech
 from .sound_file import Tags, open_sound
 
 _LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's start and end, as audiobook shops require
@@ -31,6 +32,7 @@ class ChapterFile:
         self._samples = 0  # so far
         self.cues: list[Cue] = []
         self.words: list[Word] = []
+        self.doubts: list[DoubtfulWords] = []
         with contextlib.ExitStack() as stack:
             partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
@@ -51,13 +53,14 @@ class ChapterFile:
     def seconds(self) -> float:
         return self._samples / SAMPLE_RATE
 
-    def append(self, gap: float, wav: torch.Tensor, cues: list[Cue], words: list[Word]) -> None:
-        """Append a turn [n] after `gap` seconds of silence. Its cues and words are timed from its start."""
+    def append(self, gap: float, turn: TurnSpeech) -> None:
+        """Append a turn after `gap` seconds of silence."""
         self._silence(gap)
         begin = self.seconds
-        self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in cues]
-        self.words += moved(words, begin)
-        self._write(to_int16(wav).numpy())
+        self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in turn.cues]
+        self.words += moved(turn.words, begin)
+        self.doubts += [doubt.moved(begin) for doubt in turn.doubts]
+        self._write(to_int16(turn.wav).numpy())
 
     def finish(self) -> None:
         """Complete the chapter."""

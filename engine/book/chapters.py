@@ -103,8 +103,8 @@ def portable(title: str) -> str:
 
 
 def settings_of(params: SamplingParams) -> dict[str, object]:
-    """Return sampling parameters by name."""
-    return {name: getattr(params, name) for name in params.__dataclass_fields__}
+    """Return sampling parameters by name, but for the check: a chapter that is there stays."""
+    return {name: getattr(params, name) for name in params.__dataclass_fields__ if name != "check"}
 
 
 def _digest(voice: Voice) -> str:

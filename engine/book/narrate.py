@@ -17,7 +17,7 @@ from ..files.file_list import FileList, sole_writer, write_errors, write_file
 from ..files.whole_file import replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
-from ..speech.result import Retried, SpeechResult
+from ..speech.result import DoubtfulWords, Retried, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, srt_of
 from ..voice.voice import Voice, voice_of_speech
@@ -108,6 +108,8 @@ class _Narration:
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
+        self._doubts: list[tuple[str, DoubtfulWords]] = []  # with their chapters
+        self._unchecked = self._chunks = 0  # chunks of this run
         self._how = ""
         self._frames = self._peak = 0  # decoded in this run; peak bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # the one being written
@@ -142,6 +144,8 @@ class _Narration:
             tuple(self._warnings),
             self._how or "none, as all speech was reused",
             self._peak,
+            tuple(self._doubts),
+            outcome(len(self._doubts), self._unchecked, self._chunks),
         )
 
     def _names(self, one: PlannedChapter) -> list[str]:
@@ -188,13 +192,14 @@ class _Narration:
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult, words: tuple[Word, ...] | None):
         """Write a group's turns to their chapters' files."""
         parts = parts_of(speech, self._tail, words)
-        for at, ((one, turn), (gap, wav, cues, own)) in enumerate(zip(group, parts, strict=True)):
+        for at, ((one, turn), part) in enumerate(zip(group, parts, strict=True)):
+            gap = part.gap
             if self._current is None:
                 self._current, gap = (one, self._open(one)), 0.0
             elif at == 0:
                 gap = gap or self._params.paragraph_gap
             with write_errors(self._sound(one)):
-                self._current[1].append(gap, wav, cues, own)
+                self._current[1].append(gap, part)
             if turn is one.chapter.turns[-1]:
                 self._finish(*self._current)
                 self._current = None
@@ -214,6 +219,8 @@ class _Narration:
         speech = self._say(turns, self._params, on_frame)
         self._before += size
         self._retried += speech.retried
+        self._unchecked += speech.unchecked
+        self._chunks += speech.chunks
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
@@ -238,6 +245,7 @@ class _Narration:
         """Complete a chapter: write its subtitles and words, and list its files."""
         with write_errors(self._sound(one)):
             file.finish()
+            self._doubts += [(one.chapter.title or one.name, doubt) for doubt in file.doubts]
             self._drop_words(self._sound(one))
         sound, subtitles, *words = self._names(one)
         cues = lines_of(file.words, self._srt_words) if self._srt_words else file.cues

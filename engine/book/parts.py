@@ -10,19 +10,20 @@ import torch
 
 from ..core.config import SAMPLE_RATE
 from ..prompt.cues import Cue
-from ..speech.result import SpeechResult, SpokenTurn
+from ..speech.result import DoubtfulWords, SpeechResult, SpokenTurn
 from ..speech.subtitles import cues_of
 from ..words.cues import sentences_of, words_by_turn
 from ..words.word import Word
 
 
 class TurnSpeech(NamedTuple):
-    """A turn's speech. Cues and words are timed from its start."""
+    """A turn's speech. Cues, words and doubts are timed from its start."""
 
     gap: float  # seconds of silence before it
     wav: torch.Tensor  # [n]
     cues: list[Cue]
     words: list[Word]
+    doubts: list[DoubtfulWords]
 
 
 def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) -> list[TurnSpeech]:
@@ -35,7 +36,9 @@ def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) ->
     within = [[_shifted(cue, turn) for cue, at in cues if turn.start <= at < turn.stop] for turn in speech.turns]
     timed = [[] for _ in speech.turns] if words is None else words_by_turn(speech, words)
     wavs = [speech.wav[turn.start : turn.stop] for turn in speech.turns]
-    return list(map(TurnSpeech, gaps, wavs, within, timed))
+    spans = [(turn.start / SAMPLE_RATE, turn.stop / SAMPLE_RATE) for turn in speech.turns]
+    doubts = [[one.moved(-start) for one in speech.doubts if start <= one.start < stop] for start, stop in spans]
+    return list(map(TurnSpeech, gaps, wavs, within, timed, doubts))
 
 
 def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:

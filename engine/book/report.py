@@ -10,7 +10,7 @@ from typing import Protocol
 from ..core.config import SamplingParams
 from ..prompt.script import Turn
 from ..speech.kept_codes import SequenceStore
-from ..speech.result import Retried, SpeechResult, duration
+from ..speech.result import DoubtfulWords, Retried, SpeechResult, duration
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 
@@ -71,11 +71,18 @@ class BookReport:
     warnings: tuple[str, ...]
     how: str
     peak_bytes: int = 0  # peak GPU memory, including the model; 0 on a CPU
+    doubts: tuple[tuple[str, DoubtfulWords], ...] = ()  # of this run, with their chapters; from a chapter's start
+    outcome: str = ""  # of this run's speech, for users
 
     @property
     def seconds(self) -> float:
         """Return the length of the whole book."""
         return sum(file.seconds for file in self.files)
+
+    @property
+    def told(self) -> list[str]:
+        """Warnings, and the places in doubt, for users."""
+        return [*self.warnings, *(f"{chapter}: {doubt}" for chapter, doubt in self.doubts)]
 
     @property
     def spoken_again(self) -> tuple[Retried, ...]:

@@ -167,7 +167,8 @@ class SamplingParams(_Ranged):
     ras_repeats: int = _number(2, 1, RAS_WINDOW + 1)  # v2 only: repeats in the window that trigger resampling
     # Longer text is split at sentence ends into chunks of about this length; 0 never splits.
     chunk_seconds: float = _number(30.0, 0.0, 120.0, step=5.0)
-    retries: int = _number(2, 0, 8)  # maximum retries of a bad chunk; 0 disables the check
+    retries: int = _number(2, 0, 8)  # maximum retries of a bad chunk or sentence; 0: the first attempt is kept
+    check: bool = field(default=True, repr=False)  # check each word where the talker's attention follows them
     paragraph_gap: float = _number(0.0, 0.0, 10.0, step=0.1)  # seconds of silence between paragraphs
     turn_gap: float = _number(0.25, 0.0, 10.0, step=0.05)  # seconds of silence between turns of a dialogue
 

@@ -47,12 +47,14 @@ class Sequence:
     bounds: Bounds = Bounds()
     caller: int = 0  # owner; a free row goes to the caller with the fewest running sequences
     listened: bool = False  # True if a listener waits for its first sound
+    checked: bool = False  # True if its words are to be checked once it is spoken
 
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`
     codes: list[torch.Tensor] = field(default_factory=list, init=False)  # int64 [t, K] each, in order
     finished: bool = field(default=False, init=False)  # no more codes follow
     ended: bool = field(default=False, init=False)  # finished on its own, not at a limit
     error: BaseException | None = field(default=None, init=False)  # error that ended decoding early
+    verdict: object | None = field(default=None, init=False)  # a Verdict; None if it was not checked
 
     def __len__(self) -> int:
         """Return the length of the prompt in positions."""

@@ -18,7 +18,7 @@ from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from ..speech.result import SpeechResult
+from ..speech.result import DoubtfulWords, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 from ..words.cues import lines_of, words_by_turn
@@ -57,11 +57,18 @@ class CueSpeech:
     parts: tuple[SpeechResult, ...]  # the calls that made it, without their sound
     warnings: tuple[str, ...]
     timed: tuple[tuple[Word, ...], ...] = ()  # words of each of the sounds, if asked for
+    doubts: tuple[DoubtfulWords, ...] = ()
+    unchecked: int = 0  # chunks whose words were not checked
 
     @property
     def words(self) -> tuple[Word, ...]:
         """Return when each word is heard, in order."""
         return tuple(sorted(itertools.chain(*self.timed), key=lambda word: word.start))
+
+    @property
+    def outcome(self) -> str:
+        """How the speech came out, for users."""
+        return outcome(len(self.doubts), self.unchecked, sum(part.chunks for part in self.parts))
 
     @property
     def frames(self) -> int:
@@ -106,10 +113,11 @@ def speak_cues(
 
 
 class _Said(NamedTuple):
-    """A cue's speech [n] and, if asked for, its words."""
+    """A cue's speech [n], its words if asked for, and its doubts."""
 
     wav: torch.Tensor
     words: list[Word]
+    doubts: list[DoubtfulWords]
 
 
 class _CueRun:
@@ -128,6 +136,7 @@ class _CueRun:
         self._wants_words = words
         self._on_frame, self._done, self._ahead = listener and listener.on_frame, 0, 0
         self._parts: list[SpeechResult] = []
+        self._unchecked = 0
 
     def all(self, cues: Sequence[CueTurns], options: Mapping) -> CueSpeech:
         with_words = [cue for cue in cues if cue.turns]
@@ -140,7 +149,7 @@ class _CueRun:
                 f"{srt_time(MOST_FILM_SECONDS)}. Correct its times, or split the file."
             )
         warnings = self._check()
-        timeline, spoken, sounds, timed = Timeline(with_words, self._fit), [], [], []
+        timeline, spoken, sounds, timed, doubts = Timeline(with_words, self._fit), [], [], [], []
         self._ahead = sum(_frames(cue) for cue in with_words)
         for first in range(0, len(with_words), _GROUP):
             group = with_words[first : first + _GROUP]
@@ -157,10 +166,12 @@ class _CueRun:
                 spoken.append(SpokenCue(cue, place.start, stop, slot, at_first, pace, place.tempo))
                 sounds.append((place.start, wav))
                 timed.append(tuple(moved(said.words, place.start, place.tempo)))
+                doubts += [doubt.moved(place.start, place.tempo) for doubt in said.doubts]
         told = tuple(dict.fromkeys([*warnings, *(warning for part in self._parts for warning in part.warnings)]))
         heard = iter(spoken)
         every = tuple(next(heard) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
-        return CueSpeech(every, tuple(sounds), tuple(self._parts), told, tuple(timed))
+        parts = tuple(self._parts)
+        return CueSpeech(every, tuple(sounds), parts, told, tuple(timed), tuple(doubts), self._unchecked)
 
     def _check(self) -> list[str]:
         """Return a warning for each requested feature that is not available here."""
@@ -205,13 +216,16 @@ class _CueRun:
         spans, gap = iter(zip(speech.turns, timed, strict=True)), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
         found = []
         for cue in cues:
-            wavs, words = [gap[:0]], []
+            wavs, words, doubts = [gap[:0]], [], []
             for span, own in itertools.islice(spans, len(cue)):
                 if span.is_spoken:
                     wavs += [gap] if len(wavs) > 1 else []
-                    words += moved(own, sum(map(len, wavs)) / SAMPLE_RATE)
+                    at, start, stop = (size / SAMPLE_RATE for size in (sum(map(len, wavs)), span.start, span.stop))
+                    words += moved(own, at)
+                    doubts += [one.moved(at - start) for one in speech.doubts if start <= one.start < stop]
                     wavs.append(speech.wav[span.start : span.stop].cpu())
-            found.append(_Said(torch.cat(wavs), words))
+            found.append(_Said(torch.cat(wavs), words, doubts))
+        self._unchecked += speech.unchecked
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 import torch
 
 from ..codec.waveform import Sound, Waveform
+from ..core.config import FRAME_SAMPLES
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..decode.model_runner import ModelRunner
@@ -19,11 +20,13 @@ from ..device.memory import Peak
 from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+from ..words.check import ChunkCheck
 from .loaded_model import LoadedModel
 
 _AHEAD = 2  # sequences queued ahead of free rows, so that the device never waits for the host
 
 Encode = Callable[[Wave, int, str], Voice]
+MakeCheck = Callable[[str], ChunkCheck]  # of a chunk's text
 
 
 class TooSmall(HiggsError):
@@ -34,10 +37,13 @@ class DeviceDecoder:
     """Decodes with a loaded model, in the thread that holds its engine.
 
     encode: `Engine.encode_voice`. require_open(): called after every step; raises if the engine is being closed.
+    make_check: makes the check of a chunk. None if the talker's attention does not follow words.
     """
 
-    def __init__(self, loaded: LoadedModel, encode: Encode, require_open: Callable[[], None]):
-        self.loaded, self._encode, self._require_open = loaded, encode, require_open
+    def __init__(
+        self, loaded: LoadedModel, encode: Encode, require_open: Callable[[], None], make_check: MakeCheck | None
+    ):
+        self.loaded, self._encode, self._require_open, self._make_check = loaded, encode, require_open, make_check
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[DeviceSession]:
@@ -49,7 +55,9 @@ class DeviceDecoder:
                 runner = stack.enter_context(self.loaded.runner_for(stage.rows, stage.slots, stage.alone))
                 if stage.shared and runner.state.batch == 1 and runner.state.device.type == "cuda":
                     raise TooSmall("has no room for two chunks at a time")
-            session = DeviceSession(self.loaded, runner, stage, peak, self._encode, self._require_open)
+            session = DeviceSession(
+                self.loaded, runner, stage, peak, self._encode, self._require_open, self._make_check
+            )
             stack.callback(session.close)
             yield session
 
@@ -65,8 +73,11 @@ class DeviceSession:
         peak: Peak,
         encode: Encode,
         require_open: Callable[[], None],
+        make_check: MakeCheck | None,
     ):
-        self._encode, self._require_open, self._peak = encode, require_open, peak
+        self._encode, self._require_open, self._make_check, self._peak = encode, require_open, make_check, peak
+        self._checks: dict[Sequence, ChunkCheck] = {}  # of incomplete sequences
+        self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows = loaded.windows()
         self._waveform = Waveform(loaded.decoder, loaded.pool, windows)
         self._waveform.together = 1 if stage.alone and runner is not None else loaded.windows_together()
@@ -98,6 +109,8 @@ class DeviceSession:
 
     def submit(self, *sequences: Sequence) -> None:
         for sequence in sequences:
+            if sequence.checked and self._make_check is not None:
+                self._checks[sequence] = self._make_check(sequence.text)
             if sequence.finished:
                 self._sounds[sequence] = self._waveform.sound()
                 self._spoken.append(sequence)
@@ -110,6 +123,7 @@ class DeviceSession:
 
     def drop(self, *sequences: Sequence) -> None:
         for sequence in sequences:
+            self._checks.pop(sequence, None)
             if sound := self._sounds.pop(sequence, None):
                 self._waveform.awaited.discard(sound)
                 if self._scheduler is not None:
@@ -168,8 +182,18 @@ class DeviceSession:
             for _ in sound.push(frames):
                 if self._waveform.together == 1:
                     yield self._heard()
+            if sequence.listened and sequence in self._checks:
+                frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes))
+                self._cleared[sequence] = frames * FRAME_SAMPLES
             if sequence.finished:
                 sound.finish()
+
+    def _judge(self, sequence: Sequence) -> None:
+        """Check a complete sequence."""
+        check = self._checks.pop(sequence, None)
+        if check is not None:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # costs only the verdict
+                sequence.verdict = check.verdict(torch.cat(sequence.codes), sequence.ended)
 
     def _heard(self) -> list[Heard]:
         """Return the new output of each sequence."""
@@ -185,7 +209,9 @@ class DeviceSession:
                 wav, is_last = wav[:0], True
             elif is_last:
                 del self._sounds[sequence]
-            heard.append(Heard(sequence, wav, is_last))
+                self._judge(sequence)
+            cleared = self._cleared.pop(sequence, None) if is_last else self._cleared.get(sequence)
+            heard.append(Heard(sequence, wav, is_last, cleared=cleared))
         moved.clear()
         given.clear()
         return heard
@@ -197,6 +223,7 @@ class DeviceSession:
         if self._scheduler is not None:
             self._scheduler.__exit__()
         self._sounds.clear()
+        self._checks.clear()
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:

@@ -32,7 +32,9 @@ from ..voice.clip import Wave, check_clip, prepare_clip
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
 from ..words.attention import Head
+from ..words.check import ChunkCheck
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
+from ..words.letters import mark_doubts
 from ..words.whisper import WhisperAligner
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
@@ -62,7 +64,7 @@ class Engine(SpeechAPI):
         self.card = read_card(self.checkpoint.folder)
         self.model = self.checkpoint.folder.resolve().name
         self.context = min(config.context, self.checkpoint.config.max_context)
-        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card.tags)
+        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card)
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
         self.loaded: LoadedModel | None = None  # None if closed; public for tests and benchmarks only
@@ -205,10 +207,10 @@ class Engine(SpeechAPI):
     def words(self, speech: SpeechResult) -> tuple[Word, ...]:
         with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # a full or closed device costs only exact times
             if heads := self.heads():
-                return self.words_by(heads, speech)
+                return mark_doubts(self.words_by(heads, speech), speech.said)
             if self._whisper is not None:
                 with self._talker():
-                    return self._whisper.align(speech)
+                    return mark_doubts(self._whisper.align(speech), speech.said)
         return super().words(speech)
 
     @torch.inference_mode()
@@ -226,16 +228,26 @@ class Engine(SpeechAPI):
         found them.
         """
         with self._lock:
-            if self._heads is None:
-                self._heads = checked(self.card.word_heads, self.checkpoint.config)
-            if self._heads is None:
-                self._heads = kept_heads(self.fingerprint, self.checkpoint.config)
+            self._read_heads()
             if self._heads is None and not self._speaking and not is_slow(self.device, self._talker_bytes):
-                probe = self.speak(PROBE, params=SamplingParams(chunk_seconds=0, max_frames=PROBE_FRAMES, retries=0))
-                with self._talker() as talker:
-                    self._heads = find_heads(talker, self._builder, probe)
+                self._heads = ()  # for the probe itself
+                try:
+                    params = SamplingParams(chunk_seconds=0, max_frames=PROBE_FRAMES, retries=0, check=False)
+                    probe = self.speak(PROBE, params=params)
+                    with self._talker() as talker:
+                        self._heads = find_heads(talker, self._builder, probe)
+                except BaseException:
+                    self._heads = None
+                    raise
                 keep_heads(self.fingerprint, self._heads)
             return self._heads or ()
+
+    def _read_heads(self) -> None:
+        """Take the heads that the card or an earlier call names."""
+        if self._heads is None:
+            self._heads = checked(self.card.word_heads, self.checkpoint.config)
+        if self._heads is None:
+            self._heads = kept_heads(self.fingerprint, self.checkpoint.config)
 
     @contextlib.contextmanager
     def _talker(self) -> Iterator[Talker]:
@@ -248,9 +260,12 @@ class Engine(SpeechAPI):
         """Give one thread the decoder. Others that speak or close the engine wait. See `SpeechAPI.decoding`."""
         with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
             loaded = self._opened()
+            self._read_heads()
+            heads = self.heads() if self.device.type == "cuda" else self._heads
+            check = functools.partial(ChunkCheck, loaded.talker, self._builder, heads) if heads else None
             self._speaking = True
             try:
-                yield DeviceDecoder(loaded, self.encode_voice, self.require_open)
+                yield DeviceDecoder(loaded, self.encode_voice, self.require_open, check)
             finally:
                 self._speaking = False
                 if self._drop_after:

@@ -178,11 +178,12 @@ class Pool:
             if copy.error is None:
                 member.spoken += 1
                 asked.fill(torch.cat(copy.codes), copy.ended)
+                asked.verdict = copy.verdict
             else:
                 asked.error, asked.finished = copy.error, True
         elif len(wav):
             self._heard[asked] = self._heard.get(asked, (0, ""))[0] + len(wav), member.kind
-        return [Heard(asked, wav, heard.is_last)]
+        return [Heard(asked, wav, heard.is_last, cleared=heard.cleared)]
 
     def fail(
         self, member: Member, copy: Sequence, error: HiggsError, now: float, is_busy: bool = False, rest: float = 0.0

@@ -22,6 +22,7 @@ from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
 from ..words.estimate import estimate
+from ..words.letters import mark_doubts
 from ..words.word import Word
 
 
@@ -96,7 +97,7 @@ class SpeechAPI(ABC):
         By the talker's attention, if it has aligning heads; else by Whisper's, if one is configured; else, or if the
         engine is closed or short of memory, estimated.
         """
-        return tuple(word for chunk in speech.said for word in estimate(speech.wav, chunk))
+        return mark_doubts((word for chunk in speech.said for word in estimate(speech.wav, chunk)), speech.said)
 
     @torch.inference_mode()
     def _speak(self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None) -> SpeechResult:

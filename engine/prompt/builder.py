@@ -21,6 +21,7 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..talker.config import ModelConfig
 from ..voice.voice import Voice
+from .card import ModelCard
 from .chunking import estimate_frames
 from .lengths import bounds_of
 from .tags import after_first_word, find_markup, stage_directions
@@ -52,11 +53,11 @@ SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
 class PromptBuilder:
     """Builds prompts for one checkpoint. Raises HiggsError if its tokenizer.json is unsuitable.
 
-    learned: control tags that the model follows. None means all in its tokenizer.
+    card: what the checkpoint has learned.
     """
 
-    def __init__(self, tokenizer_path: str | Path, config: ModelConfig, learned: Collection[str] | None = None):
-        self.config, self._learned = config, learned
+    def __init__(self, tokenizer_path: str | Path, config: ModelConfig, card: ModelCard = ModelCard()):  # noqa: B008
+        self.config, self._learned, self.chunk_seconds = config, card.tags, card.chunk_seconds
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
         self._family = vocabulary.family
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)

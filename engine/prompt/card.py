@@ -1,14 +1,16 @@
 """Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
-    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]]}
+    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]], "chunk_seconds": 12}
 
 languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
 one_voice: without a reference, it always speaks with the same voice. word_heads: [layer, head, lag] of attention heads
 that follow the words, see `words/heads.py`. Without it, they are looked for when they are first needed.
+chunk_seconds: longest chunks of text that it speaks without losing its place; longer text is split.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from .language import foreign, name_of
 from .tags import TAG_LIKE, TAGS, canonical_tag
 
 CARD = "higgs_tts.json"
+_SHORTEST = 2.0  # seconds of a chunk; less is no sentence
 _SHOWN = 6  # maximum names in a warning
 
 
@@ -29,6 +32,7 @@ class ModelCard:
     tags: tuple[str, ...] | None = None
     one_voice: bool = False
     word_heads: object = None  # as written
+    chunk_seconds: float = math.inf
     notes: tuple[str, ...] = ()  # problems of the card itself
 
     def warnings(self, text: str) -> tuple[str, ...]:
@@ -80,7 +84,17 @@ def read_card(folder: Path) -> ModelCard:
                 f"{path}: tags lists {_listed(unknown)}, which {verb} not known as control tags. Remove what is wrong."
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
-    return ModelCard(languages or None, tags, held.get("one_voice") is True, held.get("word_heads"), tuple(notes))
+    one_voice, most = held.get("one_voice") is True, _seconds(held.get("chunk_seconds"), path, notes)
+    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, tuple(notes))
+
+
+def _seconds(value: object, path: Path, notes: list[str]) -> float:
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _SHORTEST <= value < math.inf:
+        notes.append(f"{path}: chunk_seconds must be a number from {_SHORTEST:g}, so it is ignored. Correct it.")
+        return math.inf
+    return float(value)
 
 
 def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:

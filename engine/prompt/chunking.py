@@ -114,6 +114,17 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in said if any(map(str.isalnum, sentence))]
 
 
+def sentence_texts(text: str) -> list[str]:
+    """Return a chunk's sentences to be spoken one by one, each with the delivery tags that are in force there.
+
+    They are the sentences of `split_sentences`.
+    """
+    cutter = Cutter(text, math.inf)
+    texts = [text[start:end].strip() for start, end in pairwise(cutter.sentences)]
+    tagged = zip(cutter.carried(cutter.sentences[:-1]), texts, strict=True)
+    return [tags + one for tags, one in tagged if any(map(str.isalnum, TAG_LIKE.sub(" ", one)))]
+
+
 def split_words(sentence: str) -> list[str]:
     """Return the words of one of `split_sentences`, with their punctuation.
 

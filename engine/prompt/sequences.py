@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from ..core.config import FRAME_RATE, SamplingParams
@@ -21,7 +22,9 @@ _LEAST_SECONDS = 2.0  # minimum, however small the context; shorter chunks are n
 
 
 class Prompts(Protocol):
-    """Prompt builder, such as PromptBuilder."""
+    """Prompt builder, such as PromptBuilder. chunk_seconds: longest chunks that the model speaks well."""
+
+    chunk_seconds: float
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
@@ -51,18 +54,23 @@ class SequenceBuilder:
         self._builder, self._speakers, self._params, self._scene = builder, speakers, params, scene
         self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
         self.warnings: list[str] = []
+        self.most_seconds = builder.chunk_seconds
+        self.is_limited = False  # True if that made chunks shorter than they were wanted
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
         """Return the maximum seconds of chunks and of the first one.
 
-        Chunks are as long as configured, or shorter to fit the context beside their voice; 0 never splits. Without a
-        voice, the first chunk becomes the voice of the others, which wait for it and must fit beside it. In a dialogue
-        it is not shortened, so that a turn is split the same way at any place.
+        Chunks are as long as configured, or shorter if the model speaks only shorter ones well, or to fit the context
+        beside their voice; 0 is no wish of its own. Without a voice, the first chunk becomes the voice of the others,
+        which wait for it and must fit beside it. In a dialogue it is not shortened, so that a turn is split the same
+        way at any place.
         """
-        wanted, voice = self._params.chunk_seconds, self._speakers.given.get(speaker)
+        asked, most, voice = self._params.chunk_seconds or math.inf, self.most_seconds, self._speakers.given.get(speaker)
+        self.is_limited |= most < min(asked, estimate_seconds(script.text))
+        wanted = min(asked, most)
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
-        if not wanted:
-            return wanted, first
+        if wanted == math.inf:
+            return 0.0, first
         overhead, tokens = self._builder.measure(script.text, voice, self._scene)
         seconds = max(1.0, estimate_seconds(script.text))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
@@ -92,6 +100,14 @@ class SequenceBuilder:
                 f"Text and voice take {len(sequence)} of {self._context} tokens, which leaves less than "
                 f"a second for speech. {', or '.join(remedies)}."
             )
+        return sequence
+
+    def build_passage(self, chunk: Chunk, text: str, voice: Voice | None, seed: int) -> Sequence:
+        """Build the sequence of some sentences of a chunk, in a voice. It is not kept in a prefix cache."""
+        params = replace(chunk.params, seed=seed)
+        sequence = self._builder.build(text, voice, self._scene, params=params, index=chunk.index)
+        sequence.prefix = 0 if voice is not self._speakers.voices.get(chunk.speaker) else sequence.prefix
+        sequence.budget = self._budget(len(sequence))
         return sequence
 
     def _budget(self, positions: int) -> int:

@@ -172,7 +172,11 @@ class SpeechServer:
                 return await self._stream(request, call, voice, headers)
             said = await self._whole(call, voice, CALL.get().began)
             body = await asyncio.to_thread(encoded, said.wav, call.format)
-            headers |= {"X-Finish-Reason": finish_reason(said), "Content-Type": FORMATS[call.format]}
+            headers |= {
+                "X-Finish-Reason": finish_reason(said),
+                "X-Check": said.outcome,
+                "Content-Type": FORMATS[call.format],
+            }
             headers |= word_headers(await word_times(self._speaker, said)) if call.word_timestamps else {}
             return web.Response(body=body, headers=headers)
 

@@ -14,7 +14,7 @@ from ..speech.result import SpeechResult
 from .calls import BadCall, Call, Clip, refuse_ignored
 from .errors import Failure
 from .sound import FORMATS
-from .streams import finish_reason, usage_of
+from .streams import end_of
 
 MOST_VALUES = 4000  # of a body
 _VOICE = ("voice", "speaker", "ref_audio", "ref_text", "references")
@@ -91,7 +91,7 @@ def outcome(name: str, results: Sequence[dict]) -> dict:
 def spoken(kind: str, speech: SpeechResult, data: bytes) -> dict:
     """Return the result of an item. data: its sound as a file of FORMATS."""
     audio = {"audio_data": base64.b64encode(data).decode(), "format": kind, "media_type": FORMATS[kind]}
-    return {"status": "success", **audio, "finish_reason": finish_reason(speech), "usage": usage_of(speech)}
+    return {"status": "success", **audio, **end_of(speech)}
 
 
 def unspoken(problem: Failure) -> dict:

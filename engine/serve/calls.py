@@ -31,7 +31,7 @@ _NUMBERS = {  # field -> SamplingParams field
     **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
 }
 _PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
-extra_params scene index word_timestamps"""
+extra_params scene index word_timestamps check"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _HINTS = frozenset(["language", "suppress_bootstrap_silence", "initial_codec_chunk_frames", "non_streaming_mode"])
 _NEUTRAL = {  # fields of the other servers without effect here, with values that ask for nothing
@@ -202,7 +202,7 @@ def _params(body: Mapping) -> SamplingParams:
     for name, ours in _NUMBERS.items():
         if (value := asked.get(name)) is not None:
             given[ours] = type(getattr(SamplingParams, ours))(_number(name, value, *range_of(SamplingParams, ours)[:2]))
-    return SamplingParams(**given)
+    return SamplingParams(**given, check=body.get("check") is None or _is_on(body, "check"))
 
 
 def _number(name: str, value: object, low: float, high: float) -> int | float:

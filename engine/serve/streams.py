@@ -35,9 +35,19 @@ def finish_reason(speech: SpeechResult) -> str:
     return "stop" if speech.complete else "length"
 
 
-def usage_of(speech: SpeechResult) -> dict:
-    """Return the frames and seconds of speech."""
-    return {"output_tokens": speech.frames, "seconds": round(speech.seconds, 3)}
+def end_of(speech: SpeechResult) -> dict:
+    """Return how speech ended, for JSON: reason, frames and seconds, and what the check found."""
+    usage = {"output_tokens": speech.frames, "seconds": round(speech.seconds, 3)}
+    return {"finish_reason": finish_reason(speech), "usage": usage, "check": check_of(speech)}
+
+
+def check_of(speech: SpeechResult) -> dict:
+    """Return what the check found: a sentence, and each place in doubt, in seconds."""
+    doubts = [
+        {"text": one.text, "kind": one.kind, "start": round(one.start, 3), "end": round(one.end, 3)}
+        for one in speech.doubts
+    ]
+    return {"outcome": speech.outcome, "doubts": doubts}
 
 
 class RawStream:
@@ -90,7 +100,7 @@ class EventStream(RawStream):
     async def end(self, speech: SpeechResult) -> None:
         if rest := await self._run(self._encoder.end):
             await self._send(rest)
-        await self._tell("speech.audio.done", finish_reason=finish_reason(speech), usage=usage_of(speech))
+        await self._tell("speech.audio.done", **end_of(speech))
 
     async def fail(self, message: str) -> None:
         await self._tell("error", error=Failure(message, 500).envelope())

@@ -24,7 +24,7 @@ from .bodies import MOST_BYTES, parse_json
 from .calls import BadCall, Call
 from .errors import LOG, failure
 from .sound import encoded, encoder_of
-from .streams import finish_reason
+from .streams import check_of, finish_reason
 from .text_session import TextSession, Unit
 from .timestamps import AudioChunks
 
@@ -243,7 +243,7 @@ class TextStream:
             self._closing = asyncio.create_task(self._socket.close(code=WSCloseCode.INTERNAL_ERROR))
 
     async def _speak(self, unit: Unit):
-        told = {"error": False, "finish_reason": "error"}
+        told: dict[str, object] = {"error": False, "finish_reason": "error"}
         try:
             call = unit.session.call_for(unit.text, unit.index)
             start = {"sentence_text": unit.text, "format": call.format, "sample_rate": SAMPLE_RATE}
@@ -251,7 +251,7 @@ class TextStream:
             await self._tell("audio.start", **unit.where, **start)
             speech = await self._send_sound(unit, call)
             unit.voice.hear(speech)
-            told["finish_reason"] = finish_reason(speech)
+            told |= {"finish_reason": finish_reason(speech), "check": check_of(speech)}
         except (HiggsError, torch.OutOfMemoryError) as error:
             told["error"] = True
             partial = {"partial_audio": True, "action": "discard"} if unit.total_bytes else {}

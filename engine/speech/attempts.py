@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -10,41 +11,90 @@ import torch.nn.functional as F
 
 from ..audio import pcm
 from ..audio.levels import is_clipped, is_near_silent, longest_silence
+from ..core.config import FRAME_SAMPLES
 from ..core.sequence import Sequence
+from ..voice.voice import Voice
+from .mending import Mending, Repair
+from .verdict import Verdict
 
-_BADNESS = {"limit": 4, "repeat": 3, "level": 3, "short": 3, "long": 2, "silence": 2}
+_BADNESS = {"limit": 4, "repeat": 3, "level": 3, "short": 3, "long": 2, "silence": 2}  # of the whole
+_BADNESS |= {"again": 3, "missing": 3, "added": 2, "cut": 1, "unsure": 1}  # of each place
 _REPEAT_FRAMES, _REPEAT_SHARE, _MOST_LAG = 75, 0.9, 100  # 3 s of codes equal to those up to 4 s before
 _STEP = 0x9E3779B97F4A7C15  # between the seeds of attempts; odd and large, so that no nearby seed is hit
+_MOST_MENDED = 0.5  # share of a chunk's sentences; if more are bad, all of it is spoken again
+
+SpeakPassage = Callable[[Sequence, str, Voice | None, int], Sequence]  # (chunk, text, voice, number) -> sequence
 
 
 class Attempts:
     """Attempts at one chunk. Each is judged when complete, and the best one is kept.
 
-    asked: sequence of the first attempt. retries: maximum number of further ones. judged: False accepts any.
+    If few of its sentences are bad, these alone are spoken again and take their places.
+    asked: sequence of the first attempt. retries: maximum number of further ones, of the chunk and of each passage.
+    speak: builds the sequence of a passage. judged: False accepts any. may_restart: False if somebody has heard the
+    beginning and cannot hear it again.
     """
 
-    def __init__(self, asked: Sequence, retries: int, judged: bool = True):
+    def __init__(
+        self, asked: Sequence, retries: int, speak: SpeakPassage, judged: bool = True, may_restart: bool = True
+    ):
         self.asked = asked
-        self._retries, self._judged = retries, judged
+        self._retries, self._speak, self._judged, self._may_restart = retries, speak, judged, may_restart
         self.flaws: list[tuple[str, ...]] = []  # per attempt: keys of result.FLAWS
         self.kept: Sequence | None = None
         self.number = 1  # number of the best attempt so far
         self._best, self._wav = asked, torch.empty(0)
+        self.repairs: list[Repair] = []  # the tries at passages
+        self._mending: Mending | None = None
+        self._spliced: Sequence | None = None
 
     @property
     def is_only(self) -> bool:
         """True if the first attempt is kept in any case."""
         return self._retries == 0
 
-    def add(self, sequence: Sequence, wav: torch.Tensor) -> Sequence | None:
-        """Add a finished attempt with its audio [n] float32 on the host. Returns the next, or None if one is kept."""
-        self.flaws.append(judge(sequence, wav) if self._judged else ())
-        if len(self.flaws) == 1 or badness(self.flaws[-1]) < badness(self.flaws[self.number - 1]):
+    @property
+    def is_mending(self) -> bool:
+        """True while passages are spoken again, and the rest is kept."""
+        return self._mending is not None
+
+    def add(self, sequence: Sequence, wav: torch.Tensor) -> list[Sequence]:
+        """Add a finished sequence with its audio [n] float32 on the host. Returns what to decode next.
+
+        Nothing is left to decode if one is kept, or while tries at other passages are under way.
+        """
+        flaws = judge(sequence, wav) if self._judged else ()
+        if self._mending is not None and sequence in self._mending:
+            again = self._mending.add(sequence, wav, flaws)
+            if again or not self._mending.is_done:
+                return again
+            self._spliced = self._mending.spliced()
+            return self._end() if self._spliced is None else [self._spliced]
+        if sequence is self._spliced:
+            if badness(flaws) <= badness(self.flaws[self.number - 1]):
+                heard = self._best.verdict.fixed * FRAME_SAMPLES if isinstance(self._best.verdict, Verdict) else 0
+                wav = torch.cat([self._wav[:heard], wav[heard:]])
+                self.flaws[self.number - 1], self._best, self._wav = flaws, sequence, wav
+            return self._end()
+        self.flaws.append(flaws)
+        if len(self.flaws) == 1 or badness(flaws) < badness(self.flaws[self.number - 1]):
             self.number, self._best, self._wav = len(self.flaws), sequence, wav
-        if self.flaws[-1] and len(self.flaws) <= self._retries:
-            return another(self.asked, len(self.flaws))
+        if not flaws or not self._retries:
+            return self._end()
+        if self._may_restart and len(self.flaws) <= self._retries and _bad_share(sequence) > _MOST_MENDED:
+            return [another(self.asked, len(self.flaws))]
+        return self._mend() if _bad_share(self._best) < 1 else self._end()
+
+    def _mend(self) -> list[Sequence]:
+        speak = functools.partial(self._speak, self._best)
+        self._mending = Mending(self._best, self._wav, badness, self._retries, speak)
+        return self._mending.begin()
+
+    def _end(self) -> list[Sequence]:
         self.kept = self._best
-        return None
+        if self._mending is not None:
+            self.repairs, self._mending = self._mending.repairs, None
+        return []
 
     def take_wav(self) -> torch.Tensor:
         """Return the kept attempt's audio [n] and release it."""
@@ -52,8 +102,17 @@ class Attempts:
         return wav
 
 
+def _bad_share(sequence: Sequence) -> float:
+    """Return the share of a chunk's sentences that can be spoken again by themselves. 1 if nobody can tell."""
+    verdict = sequence.verdict
+    if not isinstance(verdict, Verdict) or not verdict.passages:
+        return 1.0
+    bad = sum(last - first for first, last in (passage.sentences for passage in verdict.passages))
+    return bad / len(verdict.starts)
+
+
 def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
-    """Return the flaws of a finished sequence and its audio [n]: keys of result.FLAWS.
+    """Return the flaws of a finished sequence and its audio [n]: keys of result.FLAWS, one for each place in doubt.
 
     A cut is not a flaw if the text may not have been finished.
     """
@@ -66,7 +125,8 @@ def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
         "silence": longest_silence(wav) > silence,
         "level": is_near_silent(wav) or is_clipped(wav),
     }
-    return tuple(flaw for flaw, is_there in found.items() if is_there)
+    doubts = sequence.verdict.doubts if isinstance(sequence.verdict, Verdict) else ()
+    return *(flaw for flaw, is_there in found.items() if is_there), *(doubt.kind for doubt in doubts)
 
 
 def badness(flaws: Iterable[str]) -> int:
@@ -75,9 +135,14 @@ def badness(flaws: Iterable[str]) -> int:
 
 
 def another(sequence: Sequence, number: int) -> Sequence:
-    """Return the same chunk with the seed of its retry `number`, which depends only on the first attempt's seed."""
-    params = replace(sequence.params, seed=(sequence.params.seed + number * _STEP) % (1 << 64))
+    """Return the same chunk with the seed of its retry `number`."""
+    params = replace(sequence.params, seed=seed_of(sequence, number))
     return replace(sequence, params=params, listened=False)
+
+
+def seed_of(sequence: Sequence, number: int) -> int:
+    """Return the seed of retry `number`, which depends only on the first attempt's seed."""
+    return (sequence.params.seed + number * _STEP) % (1 << 64)
 
 
 def repeats(codes: list[torch.Tensor]) -> bool:

@@ -39,6 +39,7 @@ class Heard(NamedTuple):
     wav: torch.Tensor  # new samples [n] float32 on the host; may be empty
     is_last: bool = False  # codes and audio are complete, or the sequence has an error
     void: str = ""  # why earlier audio is void; empty if it stands
+    cleared: int | None = None  # samples of the sequence that a listener may hear; None: all
 
     @property
     def error(self) -> BaseException | None:

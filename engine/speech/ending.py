@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ..core.config import FRAME_RATE
 from ..core.sequence import Sequence
-from .result import END_OF_SPEECH, FLAWS, Retried, duration, quoted
+from .result import END_OF_SPEECH, Retried, duration, in_words, quoted
+from .verdict import DOUBTS
 
 _MORE = {
     "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
@@ -44,15 +45,18 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
 
 
 def flawed(retried: Iterable[Retried]) -> list[str]:
-    """Return one sentence per chunk whose best attempt is still bad. `warnings` reports those that hit the limit."""
+    """Return one sentence per chunk whose best attempt is still bad.
+
+    `warnings` reports those that hit the limit, and `SpeechResult.doubts` words.
+    """
     told = []
     for chunk in retried:
-        flaws = chunk.flaws[chunk.kept - 1]
+        flaws = [flaw for flaw in chunk.flaws[chunk.kept - 1] if flaw not in DOUBTS]
         if flaws and "limit" not in flaws:
             count = f" in {len(chunk.flaws)} attempts" if len(chunk.flaws) > 1 else ""
             told.append(
                 f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
-                f"{' and '.join(FLAWS[flaw] for flaw in flaws)}. Try another seed or a lower temperature."
+                f"{in_words(flaws)}. Try another seed or a lower temperature."
             )
     return told
 

@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 
 from ..audio.assembly import Assembly
 from ..audio.loudness import set_volume
+from ..core.config import FRAME_RATE
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..prompt.chunking import estimate_frames
 from ..prompt.plan import Chunk, plan
 from ..prompt.sequences import Prompts, SequenceBuilder
 from ..prompt.speakers import Speakers
+from ..voice.voice import Voice
 from . import ending
-from .attempts import Attempts
+from .attempts import Attempts, seed_of
+from .chunk_speech import ChunkSpeech, Take
 from .decoder import Heard, SessionReport, Stage
 from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns
 from .speech_input import DialogueOptions, Listener, SpeechInput
-
-
-@dataclass(eq=False)
-class _ChunkSpeech:
-    """State of a chunk while it is spoken."""
-
-    chunk: Chunk
-    attempts: Attempts | None = None  # set once its sequence is built
-    frames: int = 0  # frames of the current attempt, as counted in the progress
-    remaining: int = 0  # frames still expected, as counted in the progress
-    _wavs: list[torch.Tensor] = field(default_factory=list)
-
-    @property
-    def spoken(self) -> Sequence | None:
-        """The kept attempt."""
-        return self.attempts.kept if self.attempts else None
-
-    def hear(self, wav: torch.Tensor) -> None:
-        if len(wav):
-            self._wavs.append(wav)
-
-    def forget(self) -> None:
-        """Drop the audio of the current attempt."""
-        self._wavs = []
-
-    def wav(self) -> torch.Tensor:
-        """Return the audio of the current attempt so far, [n] float32."""
-        if len(self._wavs) > 1:
-            self._wavs = [torch.cat(self._wavs)]
-        return self._wavs[0] if self._wavs else torch.empty(0)
-
-    def begin(self, sequence: Sequence) -> None:
-        """Start an attempt. A reused one expects no more frames."""
-        self.frames, self.remaining = sequence.num_frames, sequence.expected
-        self.forget()
+from .verdict import Verdict
 
 
 class SpeechRequest:
@@ -86,13 +56,13 @@ class SpeechRequest:
         self._kept = dialogue.kept if dialogue else None
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in text order
-        self._parts: list[_ChunkSpeech] = []  # one per chunk
-        self._speaking: dict[Sequence, _ChunkSpeech] = {}  # not judged yet
+        self._parts: list[ChunkSpeech] = []  # one per chunk
+        self._speaking: dict[Sequence, Take] = {}  # not judged yet
         self._said: list[SpokenTurn] = []  # complete chunks
         self._current = 0  # index of the part to be heard next
         self._streamed = (0, 0)  # part streamed last, and its samples so far
         self._done = self._remaining = 0  # frames of the whole text
-        self._how, self._peak = "", 0
+        self._how, self._peak, self._slots = "", 0, 0
 
     def __enter__(self) -> SpeechRequest:
         return self
@@ -149,7 +119,7 @@ class SpeechRequest:
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *told])),
-            self._how or "none, as all speech was reused",
+            (self._how or "none, as all speech was reused") + self._limited(),
             turns,
             self._reused,
             retried,
@@ -157,6 +127,11 @@ class SpeechRequest:
             self._speakers.voices,
             self._peak,
         )
+
+    def _limited(self) -> str:
+        """Describe chunks that are shorter than they were wanted."""
+        prompts = self._prompts
+        return f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
 
     def _plan(self):
         """Split the text into chunks and prepare their assembly."""
@@ -168,7 +143,7 @@ class SpeechRequest:
             why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
-        self._parts = [_ChunkSpeech(chunk) for chunk in self._chunks]
+        self._parts = [ChunkSpeech(chunk) for chunk in self._chunks]
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
         silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
         silences[0] = silences[0] or ends
@@ -186,21 +161,38 @@ class SpeechRequest:
             is_reused = self._kept is not None and self._kept.fill(sequence)
             listened = place == 0 and self._listener.on_audio is not None
             sequence.listened = listened and not is_reused
-            once = is_reused or (listened and self._listener.on_restart is None) or self._params.greedy
-            part.attempts = Attempts(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
-            part.begin(sequence)
+            part.attempts = Attempts(
+                sequence,
+                0 if is_reused or self._params.greedy else self._params.retries,
+                functools.partial(self._passage, part.chunk),
+                judged=self._params.retries > 0,
+                may_restart=not listened or self._listener.on_restart is not None,
+            )
             self._reused += is_reused
-            self._speaking[sequence] = part
+            part.take = self._take(part, sequence)
             sequences.append(sequence)
         return self._stage(sequences), sequences
+
+    def _take(self, part: ChunkSpeech, sequence: Sequence) -> Take:
+        """Take in a sequence that is to be decoded. A reused one expects no more frames."""
+        sequence.checked = self._params.check
+        self._speaking[sequence] = Take(part, sequence.num_frames, sequence.remaining)
+        return self._speaking[sequence]
+
+    def _passage(self, chunk: Chunk, spoken: Sequence, text: str, voice: Voice | None, number: int) -> Sequence:
+        """Build the sequence of a passage of a chunk that was spoken."""
+        sequence = self._prompts.build_passage(chunk, text, voice, seed_of(spoken, number))
+        room = self._slots - len(sequence) - self._size[1] + 1
+        sequence.budget = min(sequence.budget, room, math.ceil(sequence.bounds.longest + FRAME_RATE))
+        return sequence
 
     def _stage(self, sequences: list[Sequence]) -> Stage:
         decoded = [sequence for sequence in sequences if not sequence.finished]
         if not decoded:
             return Stage(0)
-        slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
+        self._slots = slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
         # A text's first chunk may use the single-row runner if it is alone.
-        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]] is self._parts[0]
+        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]].part is self._parts[0]
         is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
         return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
 
@@ -209,39 +201,42 @@ class SpeechRequest:
 
         Raises HiggsError if audio that was heard already is void and the listener has no `on_restart`.
         """
-        sequence, part = heard.sequence, self._speaking[heard.sequence]
+        sequence, take = heard.sequence, self._speaking[heard.sequence]
         if heard.void:
-            self._restart(part, heard.void)
-            part.forget()
-        self._done += sequence.num_frames - part.frames
-        self._remaining += sequence.remaining - part.remaining
-        part.frames, part.remaining = sequence.num_frames, sequence.remaining
-        part.hear(heard.wav)
-        again = self._judge(part, sequence) if heard.is_last else []
+            self._restart(take.part, heard.void)
+            take.forget()
+        self._done += sequence.num_frames - take.frames
+        self._remaining += sequence.remaining - take.remaining
+        take.frames, take.remaining = sequence.num_frames, sequence.remaining
+        take.hear(heard.wav)
+        take.cleared = heard.cleared
+        again = self._judge(take, sequence) if heard.is_last else []
         self._stream()
         while self._current < len(self._parts) and (attempts := self._parts[self._current].attempts) and attempts.kept:
             self._append(self._parts[self._current].chunk, attempts.kept, attempts.take_wav())
             self._current += 1
         return again
 
-    def _judge(self, part: _ChunkSpeech, sequence: Sequence) -> list[Sequence]:
-        """Judge a finished attempt. Returns the next one, or nothing if one is kept."""
+    def _judge(self, take: Take, sequence: Sequence) -> list[Sequence]:
+        """Judge a finished sequence. Returns what to decode next."""
+        part = take.part
         assert part.attempts
         del self._speaking[sequence]
-        again = part.attempts.add(sequence, part.wav())
-        if again is None:
-            part.forget()
-            # Do not cache a bad attempt that could not be retried because it was heard already.
-            if self._kept is not None and part.spoken and not (part.attempts.is_only and any(part.attempts.flaws)):
+        again = part.attempts.add(sequence, take.wav())
+        if part.spoken is not None:
+            # Do not cache speech that would be better if nobody had heard its beginning already.
+            is_bound = part.attempts.asked.listened and (any(part.attempts.flaws) or part.attempts.repairs)
+            if self._kept is not None and not is_bound:
                 self._kept.keep(part.attempts.asked, part.spoken)
             return []
-        self._restart(part, in_words(part.attempts.flaws[-1]))
-        part.begin(again)
-        self._remaining += again.remaining
-        self._speaking[again] = part
-        return [again]
+        takes = [self._take(part, one) for one in again]
+        self._remaining += sum(one.remaining for one in again)
+        if not part.attempts.is_mending:
+            self._restart(part, in_words(part.attempts.flaws[-1]))
+            part.take = takes[0]
+        return again
 
-    def _restart(self, part: _ChunkSpeech, why: str):
+    def _restart(self, part: ChunkSpeech, why: str):
         """Void the audio of a part that was heard already."""
         if part is not self._parts[self._current] or not self._assembly.was_heard:
             return
@@ -261,7 +256,7 @@ class SpeechRequest:
             and part.spoken is None
             and (part.attempts.is_only or (self._current == 0 and not part.attempts.flaws))
         ):
-            wav = part.wav()
+            wav = part.take.wav()[: part.take.cleared] if part.take else torch.empty(0)
             if self._streamed != (self._current, len(wav)):
                 self._streamed = self._current, len(wav)
                 self._assembly.stream(wav)
@@ -277,14 +272,17 @@ class SpeechRequest:
         start, stop = self._assembly.spans[-1]
         first = self._said[-1].frames[1] if self._said else 0
         frames, lead = (first, first + spoken.num_frames), self._assembly.leads[-1]
-        said = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead)
+        verdict = spoken.verdict if isinstance(spoken.verdict, Verdict) else None
+        said = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead, verdict)
         self._said.append(said)
         if self._listener.on_chunk is not None:
             self._listener.on_chunk(said, joined)
 
     def _retried(self) -> tuple[Retried, ...]:
-        return tuple(
-            Retried(number, part.chunk.text, tuple(part.attempts.flaws), part.attempts.number)
-            for number, part in enumerate(self._parts, 1)
-            if part.attempts and any(part.attempts.flaws)
-        )
+        found = []
+        for number, part in enumerate(self._parts, 1):
+            if attempts := part.attempts:
+                if any(attempts.flaws):
+                    found.append(Retried(number, part.chunk.text, tuple(attempts.flaws), attempts.number))
+                found += [Retried(number, one.text, tuple(one.flaws), one.kept) for one in attempts.repairs]
+        return tuple(found)

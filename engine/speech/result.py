@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..core.config import SAMPLE_RATE
+from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..voice.voice import Voice
+from .verdict import DOUBTS, Verdict
 
 END_OF_SPEECH = "end of speech"
 FLAWS = {  # of an attempt
@@ -18,6 +19,11 @@ FLAWS = {  # of an attempt
     "repeat": "it repeated itself",
     "silence": "it fell silent",
     "level": "it was clipped or almost silent",
+    "again": "words were said again",
+    "missing": "words were not heard",
+    "cut": "a word was cut short",
+    "added": "it had sounds that are not in the text",
+    "unsure": "words may be wrong",
 }
 _QUOTED = 40  # maximum characters of a quoted chunk
 
@@ -40,7 +46,39 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 def in_words(flaws: Iterable[str]) -> str:
     """Return the flaws of an attempt as a clause."""
-    return " and ".join(FLAWS[flaw] for flaw in flaws)
+    return " and ".join(FLAWS[flaw] for flaw in dict.fromkeys(flaws))
+
+
+@dataclass(frozen=True)
+class DoubtfulWords:
+    """Words that were not said once, and when. kind: key of DOUBTS. start, end: seconds."""
+
+    kind: str
+    text: str
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        minutes, seconds = divmod(self.start, 60)
+        return f"At {int(minutes)}:{seconds:04.1f}, {self.reason}."
+
+    @property
+    def reason(self) -> str:
+        return DOUBTS[self.kind].format(words=quoted(self.text))
+
+    def moved(self, by: float, tempo: float = 1.0) -> DoubtfulWords:
+        """Return the same words sped up by `tempo` and then moved by seconds."""
+        return replace(self, start=by + self.start / tempo, end=by + self.end / tempo)
+
+
+def outcome(doubts: int, unchecked: int, chunks: int) -> str:
+    """Describe speech that ended by itself. unchecked: those of its chunks whose words nobody has checked."""
+    if unchecked:
+        which = "" if unchecked == chunks else f"{unchecked} of {chunks} chunks "
+        return f"Spoken to the end, {which}not checked."
+    if doubts:
+        return f"Spoken to the end; {doubts} {'place is' if doubts == 1 else 'places are'} doubtful."
+    return "Complete."
 
 
 @dataclass(frozen=True)
@@ -53,6 +91,7 @@ class SpokenTurn:
     stop: int
     frames: tuple[int, int] = (0, 0)  # start and stop in the codes
     lead: int = 0  # samples of the first frames' sound that lie before start, trimmed
+    verdict: Verdict | None = None  # of a chunk; None if it was not checked
 
     @property
     def is_spoken(self) -> bool:
@@ -113,6 +152,29 @@ class SpeechResult:
     def complete(self) -> bool:
         """True if every chunk ended by itself."""
         return self.stopped == END_OF_SPEECH
+
+    @property
+    def unchecked(self) -> int:
+        """Number of chunks whose words were not checked."""
+        return sum(chunk.verdict is None for chunk in self.said if chunk.is_spoken)
+
+    @property
+    def doubts(self) -> tuple[DoubtfulWords, ...]:
+        """Words that the check doubts, in order."""
+        found = []
+        for chunk in self.said:
+            for doubt in chunk.verdict.doubts if chunk.verdict else ():
+                places = (chunk.start + frame * FRAME_SAMPLES - chunk.lead for frame in doubt.frames)
+                start, end = (min(max(place, chunk.start), chunk.stop) / SAMPLE_RATE for place in places)
+                found.append(DoubtfulWords(doubt.kind, doubt.text, start, end))
+        return tuple(found)
+
+    @property
+    def outcome(self) -> str:
+        """How the speech ended, for users."""
+        if not self.complete:
+            return f"Stopped at: {self.stopped}."
+        return outcome(len(self.doubts), self.unchecked, self.chunks)
 
     @property
     def spoken_again(self) -> tuple[Retried, ...]:

@@ -70,7 +70,8 @@ class Talker:
         spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
         keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
             this call fills those up to `stop`. With fewer layers, only these are computed.
-        look: called in every layer with its number, its queries [n, heads, D] and all keys [kv_heads, stop, D].
+        look: called in every layer with its number, its queries [n, heads, D] and all keys [kv_heads, stop, D]. The
+            rest of the last layer is left out then, and what is returned is of no use.
         """
         return fill(self, ids, spans, keys, values, start, stop, look)
 

@@ -170,7 +170,8 @@ def _sampling_arguments(command):
     _sampling_argument(command, "top_k", "limit choices to this many of the likeliest codes; 0 disables the limit")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "longest speech per chunk, in frames (25 per second)")
-    _sampling_argument(command, "retries", "maximum retries for a bad chunk")
+    _sampling_argument(command, "retries", "maximum retries for a bad chunk or sentence")
+    command.add_argument("--no-check", action="store_true", help="do not check that each word is said once")
 
 
 def _sampling_argument(command, name, *words):

@@ -12,7 +12,6 @@ from ..core.codes import apply_v3
 from ..core.sequence import Sequence as Prompt
 from ..device.memory import to_device
 from ..prompt.builder import FILLER, PromptBuilder
-from ..speech.result import SpeechResult, SpokenTurn
 from ..talker import Talker
 from .letters import token_shares, words_of
 
@@ -28,8 +27,8 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReadChunk:
-    """A spoken chunk as the talker reads it again: prompt, words, and which tokens are which word.
+class ReadWords:
+    """A chunk's text as the talker reads it again: prompt, words, and which tokens are which word.
 
     shares: [N, W], see `token_shares`; the tokens are the prompt's positions from its prefix on.
     """
@@ -37,50 +36,91 @@ class ReadChunk:
     prompt: Prompt
     words: list[str]
     shares: torch.Tensor
-    codes: torch.Tensor  # [T, K], T >= W
 
 
-def read_chunk(builder: PromptBuilder, speech: SpeechResult, chunk: SpokenTurn) -> ReadChunk | None:
-    """Build the prompt of a spoken chunk. None if its words are not in it, or it has fewer frames than words.
+def read_words(builder: PromptBuilder, text: str) -> ReadWords | None:
+    """Build the prompt of a chunk. None if its words are not in it.
 
     It has no voice: the codes tell how the speaker sounds, and the prompt is shorter.
     """
-    words, codes = words_of(chunk.text), speech.codes[slice(*chunk.frames)]
-    if not words or len(codes) < len(words):
+    words = words_of(text)
+    if not words:
         return None
-    prompt = builder.build(chunk.text)
+    prompt = builder.build(text)
     read, tokens = builder.read_text(prompt)
     shares = token_shares(words, read, tokens)
-    return None if shares is None else ReadChunk(prompt, words, shares, codes)
+    return None if shares is None else ReadWords(prompt, words, shares)
 
 
-def attention_to_words(talker: Talker, chunk: ReadChunk, heads: Mapping[int, Sequence[int]]) -> Iterable[torch.Tensor]:
-    """Return each layer's [heads, T, W] fp32 on the host: of what heads attend to in the text, the share of each word.
+def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch.Tensor:
+    """Return [T, W]: the mean of the heads' attention, each without its lag. maps: [heads, T, W] by layer, sorted."""
+    every = torch.cat(list(maps))
+    frames = torch.arange(every.shape[1])
+    late = [(frames + head.lag).clamp(0, len(frames) - 1) for head in sorted(heads)]
+    return torch.stack([one[at] for one, at in zip(every, late, strict=True)]).mean(0)
 
-    heads: layer -> its heads of interest. The frame at index t is the one whose first code is predicted there. Layers
-    above them are not computed.
+
+def by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
+    """Return layer -> its heads, sorted."""
+    found: dict[int, list[int]] = {}
+    for head in sorted(heads):
+        found.setdefault(head.layer, []).append(head.head)
+    return found
+
+
+def attention_to_words(
+    talker: Talker, chunk: ReadWords, codes: torch.Tensor, heads: Mapping[int, Sequence[int]]
+) -> list[torch.Tensor]:
+    """Return `Reading.maps` of a whole chunk, spoken as codes [T, K]."""
+    reading = Reading(talker, chunk.prompt, chunk.shares, heads)
+    reading.read(codes)
+    return reading.maps()
+
+
+class Reading:
+    """What heads attend to in the text while the talker reads a chunk's codes again, as far as they are there.
+
+    shares: see `ReadWords`. heads: layer -> its heads of interest. Layers above them are not computed.
     """
-    config, prompt, frames = talker.config, chunk.prompt, len(chunk.codes)
-    first, total = len(prompt) - 1, len(prompt) + frames - 1
-    text = slice(prompt.prefix, prompt.prefix + len(chunk.shares))
-    shares = to_device(chunk.shares, talker.device)
-    wanted = {layer: to_device(torch.tensor(list(heads[layer])), talker.device) for layer in sorted(heads)}
-    group, found = config.heads // config.kv_heads, {layer: [] for layer in wanted}
-    start = 0
 
-    def look(layer: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
-        if layer not in found or start + len(queries) <= first:
+    def __init__(self, talker: Talker, prompt: Prompt, shares: torch.Tensor, heads: Mapping[int, Sequence[int]]):
+        self._talker, self._prompt = talker, prompt
+        self._text = slice(prompt.prefix, prompt.prefix + len(shares))
+        self._shares = to_device(shares, talker.device)
+        self._wanted = {layer: to_device(torch.tensor(list(heads[layer])), talker.device) for layer in sorted(heads)}
+        self._found: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
+        self._filled = 0  # positions
+        # A cache of its own: other sequences may be decoding.
+        size = 2, max(heads) + 1, talker.config.kv_heads, 0, talker.config.head_dim
+        self._cache = torch.empty(size, dtype=talker.dtype, device=talker.device)
+
+    def read(self, codes: torch.Tensor) -> None:
+        """Read on to the end of codes [T, K], which begin with those of earlier calls."""
+        prompt, total = self._prompt, len(self._prompt) + len(codes) - 1
+        # The columns are those of decoding in both families: v2's first one is in its prompt.
+        columns = apply_v3(codes)[: len(codes) - 1]
+        ids, audio = [*prompt.ids, *[FILLER] * len(columns)], (*prompt.audio, (len(prompt), columns))
+        if total > self._cache.shape[3]:
+            kept, slots = self._cache[:, :, :, : self._filled], max(total, 2 * self._cache.shape[3])
+            self._cache = kept.new_empty(*kept.shape[:3], slots, kept.shape[4])
+            self._cache[:, :, :, : self._filled] = kept
+        while self._filled < total:
+            stop = min(self._filled + _POSITIONS, total)
+            self._talker.fill(ids, audio, self._cache[0], self._cache[1], self._filled, stop, self._look)
+            self._filled = stop
+
+    def maps(self) -> list[torch.Tensor]:
+        """Return each layer's [heads, T, W] fp32 on the host: of what heads attend to in the text, each word's share.
+
+        The frame at index t is the one whose first code is predicted there.
+        """
+        return [torch.cat(parts, 1).cpu() for parts in self._found.values()]
+
+    def _look(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
+        before = max(0, len(self._prompt) - 1 - self._filled)  # positions before the first frame
+        if layer not in self._wanted or before >= len(queries):
             return
-        q = queries[max(0, first - start) :, wanted[layer]].transpose(0, 1).float()
-        k = keys[wanted[layer] // group, text].float()
-        found[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ shares)
-
-    # The columns are those of decoding in both families: v2's first one is in its prompt.
-    columns = apply_v3(chunk.codes)[: frames - 1]
-    ids, audio = [*prompt.ids, *[FILLER] * len(columns)], (*prompt.audio, (len(prompt), columns))
-    # A cache of its own: other sequences may be decoding.
-    size = max(heads) + 1, config.kv_heads, total, config.head_dim
-    keys, values = (torch.empty(size, dtype=talker.dtype, device=talker.device) for _ in range(2))
-    for start in range(0, total, _POSITIONS):
-        talker.fill(ids, audio, keys, values, start, min(start + _POSITIONS, total), look)
-    return [torch.cat(parts, 1).cpu() for parts in found.values()]
+        config, heads = self._talker.config, self._wanted[layer]
+        q = queries[before:, heads].transpose(0, 1).float()
+        k = keys[heads // (config.heads // config.kv_heads), self._text].float()
+        self._found[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ self._shares)

@@ -19,7 +19,7 @@ from ..cuda import cubin_cache
 from ..files.json_file import read_json
 from ..files.whole_file import write_whole
 from ..talker.config import ModelConfig
-from .attention import Head, ReadChunk
+from .attention import Head
 from .boundaries import pauses_of
 from .path import find_paths
 
@@ -39,13 +39,15 @@ _MOST_ERROR = 0.08  # seconds between the onset after a pause and the nearest en
 _CLAUSE_ENDS = ".,;:!?\u2026\u3002\uff0c\uff01\uff1f\u3001"
 
 
-def score_heads(attention: torch.Tensor, chunk: ReadChunk, wav: torch.Tensor, lead: int) -> list[tuple[float, Head]]:
+def score_heads(
+    attention: torch.Tensor, words: Sequence[str], wav: torch.Tensor, lead: int
+) -> list[tuple[float, Head]]:
     """Return (attention on its path, head) of each head that aligns, the best first. Its layer is 0.
 
-    attention: [heads, T, W]. wav: the chunk's sound [n], which begins `lead` samples into the sound of its codes.
+    attention: [heads, T, W]. words: a chunk's. wav: its sound [n], which begins `lead` samples into that of its codes.
     """
     starts, shares = find_paths(attention)
-    ends = [number for number, word in enumerate(chunk.words[:-1], 1) if word[-1] in _CLAUSE_ENDS]
+    ends = [number for number, word in enumerate(words[:-1], 1) if word[-1] in _CLAUSE_ENDS]
     onsets = [
         (stop + lead) / SAMPLE_RATE + _SOFT
         for start, stop in pauses_of(wav)[2]
@@ -69,12 +71,14 @@ def _lag_of(boundaries: torch.Tensor, onsets: torch.Tensor) -> tuple[float, int]
     )
 
 
-def choose_heads(layers: Iterable[torch.Tensor], chunk: ReadChunk, wav: torch.Tensor, lead: int) -> tuple[Head, ...]:
+def choose_heads(
+    layers: Iterable[torch.Tensor], words: Sequence[str], wav: torch.Tensor, lead: int
+) -> tuple[Head, ...]:
     """Return the best aligning heads, or none. layers: each layer's attention [heads, T, W]; see `score_heads`."""
     scored = [
         (share, head._replace(layer=layer))
         for layer, attention in enumerate(layers)
-        for share, head in score_heads(attention, chunk, wav, lead)
+        for share, head in score_heads(attention, words, wav, lead)
     ]
     scored.sort(reverse=True)
     return tuple(head for share, head in scored[:_MOST] if share >= scored[0][0] - _LESS)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from ..prompt.chunking import split_sentences, split_words
 from ..prompt.tags import TAG_LIKE
+from ..speech.result import SpokenTurn
+from .word import Word
 
 
 def words_of(text: str) -> list[str]:
     """Return the words of a chunk, with their punctuation, without tags. Each has a letter or digit."""
     return [word for sentence in split_sentences(text) for word in split_words(sentence)]
+
+
+def mark_doubts(words: Iterable[Word], chunks: Iterable[SpokenTurn]) -> tuple[Word, ...]:
+    """Return the words of a speech, in order, with the doubts of its chunks' verdicts."""
+    found, rest = [], iter(words)
+    for chunk in chunks:
+        own = list(itertools.islice(rest, len(words_of(chunk.text)) if chunk.is_spoken else 0))
+        for doubt in chunk.verdict.doubts if chunk.verdict else ():
+            for number in range(*doubt.words):
+                own[number] = replace(own[number], doubt=doubt.kind)
+        found += own
+    return tuple(found)
 
 
 def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, int]]) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""Monotonic paths: which word each frame says, by the attention that words get."""
+"""Paths: which word each frame says, by the attention that words get."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 _FLOOR = 1e-3  # share of attention that any word may have by chance
+_BACK = 9.0  # what a step back costs a free path, in nats: more than a frame that surely says another word
 
 
 def find_paths(attention: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,3 +36,36 @@ def path_starts(scores: np.ndarray) -> np.ndarray:
         starts[every[moved], word[moved]] = frame
         word -= moved
     return starts
+
+
+def free_path(attention: np.ndarray, skips: np.ndarray, is_whole: bool = True) -> np.ndarray:
+    """Return the word [T] that each frame says in attention [T, W], by a path that may skip words and go back.
+
+    skips: what leaving out each word costs, [W] in nats. Frames that attend most to the same word stay together.
+    is_whole: False if more frames follow, so that the words after the path are not left out.
+    """
+    frames, words = attention.shape
+    cuts = np.flatnonzero(np.diff(attention.argmax(1), prepend=-1))
+    scores = np.add.reduceat(np.log(attention + np.float32(_FLOOR)), cuts)  # [runs, W]
+    costs = np.concatenate([[0.0], skips.cumsum()])
+    done, ahead = costs[1:], costs[1:-1]
+    best = np.empty((len(cuts), words))  # of paths that end there
+    np.subtract(scores[0], costs[:-1], out=best[0])
+    for before, now, score in zip(best, best[1:], scores[1:], strict=False):
+        now[0] = before[0]
+        np.maximum.accumulate((before + done)[:-1], out=now[1:])
+        now[1:] -= ahead
+        np.maximum(now, before, out=now)
+        np.maximum(now, before.max() - _BACK, out=now)
+        now += score
+    word = int((best[-1] + done if is_whole else best[-1]).argmax())
+    path = np.full(len(cuts), word)
+    for run in range(len(cuts) - 1, 0, -1):
+        before = best[run - 1]
+        came = before.copy()  # what each word before offers this one
+        came[:word] += done[:word] - costs[word]
+        came[word + 1 :] = before[word + 1 :] - _BACK
+        came[:word] = np.maximum(came[:word], before[:word] - _BACK)
+        word = int(came.argmax())
+        path[run - 1] = word
+    return path.repeat(np.diff(cuts, append=frames))

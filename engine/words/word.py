@@ -19,6 +19,7 @@ class Word:
     end: float
     speaker: str = ""
     method: str = "estimated"  # how the times were found: attention, whisper or estimated
+    doubt: str = ""  # why it is doubtful, a key of DOUBTS
 
 
 def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:
@@ -27,7 +28,10 @@ def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:
 
 
 def word_rows(words: Iterable[Word]) -> list[dict[str, str | float]]:
-    """Return words for JSON: {"word", "start", "end", "speaker", "method"}, in milliseconds' precision."""
+    """Return words for JSON: {"word", "start", "end", "speaker", "method"}, in milliseconds' precision.
+
+    Doubtful words also have "doubt".
+    """
     return [
         {
             "word": word.text,
@@ -35,6 +39,7 @@ def word_rows(words: Iterable[Word]) -> list[dict[str, str | float]]:
             "end": round(word.end, 3),
             "speaker": word.speaker,
             "method": word.method,
+            **({"doubt": word.doubt} if word.doubt else {}),
         }
         for word in words
     ]
@@ -49,10 +54,13 @@ def read_words(text: str) -> list[Word]:
     """Parse the text of `words_json`. Raises HiggsError for any other."""
     try:
         words = [
-            Word(str(row["word"]), float(row["start"]), float(row["end"]), str(row["speaker"]), str(row["method"]))
+            Word(
+                *(str(row["word"]), float(row["start"]), float(row["end"]), str(row["speaker"])),
+                *(str(row["method"]), str(row.get("doubt", ""))),
+            )
             for row in json.loads(text)["words"]
         ]
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         words = None
     if words is None or not all(0 <= word.start <= word.end < math.inf for word in words):
         raise HiggsError(

@@ -72,7 +72,8 @@ def plan(
         for row in rows
     ]
     settings = asdict(params)
-    for name in ("seed", "turn_gap"):  # the turn has its own seed, and a file has no gaps
+    # The turn has its own seed, a file has no gaps, and a check makes no other file of a row that is there.
+    for name in ("seed", "turn_gap", "check"):
         del settings[name]
     known = {speaker: _digest(voice) for speaker, voice in voices.items()}
     first: dict[str, list[LineTake]] = {}

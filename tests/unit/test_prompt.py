@@ -9,6 +9,7 @@ import torch
 from higgs_tts.engine.core.codes import BOC, EOC
 from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.builder import PromptBuilder
+from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.voice.voice import Voice
@@ -87,7 +88,7 @@ def test_only_tags_that_the_model_learned_are_suggested(v3, tmp_path):
     (told,) = v3[0].build("Oh [laughs] no.").warnings
     assert told == '"[laughs]" is read aloud. Write <|sfx:laughter|>Haha instead.'
     write_tokenizer(tmp_path / "tokenizer.json", [*V3_STRUCTURE, *TAGS])
-    builder = PromptBuilder(tmp_path / "tokenizer.json", config("v3"), learned=["<|prosody:pause|>"])
+    builder = PromptBuilder(tmp_path / "tokenizer.json", config("v3"), ModelCard(tags=("<|prosody:pause|>",)))
     assert builder.build("Oh [laughs] no.").warnings == ('"[laughs]" is read aloud. Write Haha instead.',)
     assert builder.build("Oh (whispering) no.").warnings == ('"(whispering)" is read aloud. Remove it.',)
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn
-from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import cubin_cache
 from higgs_tts.engine.tools.tiny import write_tiny
-from higgs_tts.engine.words.attention import Head, ReadChunk
+from higgs_tts.engine.words.attention import Head
 from higgs_tts.engine.words.boundaries import word_spans
 from higgs_tts.engine.words.heads import choose_heads, keep_heads, kept_heads
 from higgs_tts.engine.words.letters import token_shares, words_of
@@ -40,11 +39,11 @@ def planted(starts, frames, share, seed=0):
 
 
 def spoken(words, starts, frames, pauses):
-    """Return (chunk, wav) whose words begin at these frames, with silences (start, stop) in frames."""
+    """Return (words, wav) whose words begin at these frames, with silences (start, stop) in frames."""
     wav = 0.1 * torch.randn(frames * FRAME, generator=torch.Generator().manual_seed(1))
     for start, stop in pauses:
         wav[start * FRAME : stop * FRAME] = 0
-    return ReadChunk(Sequence([0]), words, torch.eye(len(words)), torch.zeros(frames, 8)), wav
+    return words, wav
 
 
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.5])

@@ -152,6 +152,7 @@ class _WorkerState:
         for orders in many:
             for number, sequence in orders.sequences:
                 self._received += 1
+                sequence.checked = False  # no verdict is sent back
                 self._sequences[number], self._numbers[sequence] = sequence, number
                 self._session.submit(sequence)
             for number in orders.drops:
@@ -164,7 +165,7 @@ class _WorkerState:
         return any(orders.is_end for orders in many)
 
     def hear(self, heard: list[Heard]) -> None:
-        for sequence, wav, is_last, _ in heard:
+        for sequence, wav, is_last, *_ in heard:
             if isinstance(sequence.error, torch.cuda.OutOfMemoryError):
                 raise sequence.error
             number, is_whole = self._numbers[sequence], is_last and sequence.error is None

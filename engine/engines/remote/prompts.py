@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class RemotePrompts:
     without_scene: names of the servers that do not support scenes, for users; if set, the scene is dropped for all.
     knows_tag: returns True if the servers' model follows a control tag.
     """
+
+    chunk_seconds = math.inf  # of the servers' model: unknown
 
     def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
         self._guard, self._knows_tag = TextGuard(TAGS, False, "the server's model"), knows_tag

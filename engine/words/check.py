@@ -1,0 +1,272 @@
+"""The check of a spoken chunk: is each word said once? By the talker's attention, on a path not forced forward.
+
+A step back on the path is a repeat, and words that it passes over are missing. `benchmarks/check.py` measures how much
+of what Whisper hears is found so.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ..core.config import FRAME_RATE
+from ..prompt.builder import PromptBuilder
+from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences, split_words
+from ..speech.verdict import Doubt, Passage, Verdict
+from ..talker import Talker
+from .attention import Head, Reading, by_layer, mean_attention, read_words
+from .path import free_path
+
+_LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing
+_SKIP = 1.0  # what leaving out a word costs the path, and beside it each of its letters, in nats
+_SKIP_LETTER = 1.0
+_GONE_BACK = 3  # frames on the words gone back to, at least; less is a flicker at a pause
+# Of 1 to 4 units: letters from which they can be judged, and the share of the chunk's frames per letter below which
+# they were swallowed. Short words may share a frame.
+_SWALLOWED = ((4, 0.15), (6, 0.3), (6, 0.3), (6, 0.3))
+_ENDS = 0.5  # the same share for the first and the last of them
+_SMOOTH = 9  # frames over which attention is averaged
+_LOST = 0.8, 5  # attention below which, for so many frames, the talker has lost the words beside other doubts
+_UNSURE = 0.6, 20  # and where there are none
+_COPY = 7  # frames with equal codes that are no chance
+_NEAR = FRAME_RATE // 2  # frames
+_EVERY = FRAME_RATE  # frames between two checks while somebody listens
+_SURE = FRAME_RATE // 2  # frames into the next sentence after which a sentence is over
+_LONG = FRAME_RATE * 2.5  # frames on one word beyond its length, in which something else is said
+
+_Found = tuple[str, int, int, int, int]  # kind, first unit, the one after the last, first frame, the one after the last
+
+
+class ChunkCheck:
+    """The check of one chunk, also while it is spoken to a listener. Raises HiggsError as `PromptBuilder.build` does.
+
+    Until a listener has heard its first sentence, everything may be heard; each later sentence once it is checked.
+    """
+
+    def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], text: str):
+        self._talker, self._heads, self._chunk = talker, heads, read_words(builder, text)
+        self._reading: Reading | None = None
+        self._checked = 0  # frames
+        self._fixed = (0, 0)  # sentences that a listener may have heard, and their frames
+        sentences = [number for number, one in enumerate(split_sentences(text)) for _ in split_words(one)]
+        self._sentences = np.array(sentences)
+
+    def frames_to_hear(self, codes: torch.Tensor) -> int:
+        """Return how many of the frames so far, codes [T, K], a listener may hear."""
+        if self._chunk is None or len(set(self._sentences)) < 2:
+            return len(codes)
+        if len(codes) < self._checked + _EVERY:
+            return self._fixed[1] if self._fixed[0] else len(codes)
+        self._checked = len(codes)
+        firsts, attention = self._attention(codes)
+        sentences, frames = frames_cleared(self._chunk.words, self._sentences, firsts, attention)
+        self._fixed = max(self._fixed, (sentences, frames))
+        return self._fixed[1] if self._fixed[0] else len(codes)
+
+    def verdict(self, codes: torch.Tensor, ended: bool = True) -> Verdict | None:
+        """Return the verdict on all codes [T, K]. None if the words cannot be followed.
+
+        ended: False if speech was cut at a limit, so that words after it are not missed.
+        """
+        if self._chunk is None or len(codes) < len(self._chunk.words):
+            return None
+        copies = copied(codes.numpy())
+        attention = self._attention(codes)
+        return judge_words(self._chunk.words, self._sentences, *attention, copies, self._fixed, ended)
+
+    def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
+        assert self._chunk is not None
+        if self._reading is None:
+            prompt, shares = self._chunk.prompt, self._chunk.shares
+            self._reading = Reading(self._talker, prompt, shares, by_layer(self._heads))
+        self._reading.read(codes)
+        attention = mean_attention(self._reading.maps(), self._heads).numpy()
+        apart = (self._chunk.shares[:, 1:] != self._chunk.shares[:, :-1]).any(0).numpy()
+        firsts = np.flatnonzero(np.concatenate([[True], apart]))
+        return firsts, np.add.reduceat(attention, firsts, axis=1)
+
+
+def judge_words(
+    words: list[str],
+    sentences: np.ndarray,
+    firsts: np.ndarray,
+    attention: np.ndarray,
+    copies: Iterable[tuple[int, int, int]] = (),
+    fixed: tuple[int, int] = (0, 0),
+    ended: bool = True,
+) -> Verdict | None:
+    """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
+
+    sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
+    fixed: sentences and frames that must stay as they are. ended: see `ChunkCheck.verdict`.
+    """
+    edges, letters = [*firsts.tolist(), len(words)], np.add.reduceat([_letters(word) for word in words], firsts)
+    path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=ended)
+    sure = attention[np.arange(len(path)), path]
+    if sure.mean() < _LEAST:
+        return None
+    found = _with_lost(_with_copies(_find(path, letters), copies, path), sure, path)
+    if not ended:
+        found = [one for one in found if one[2] < len(letters) or one[0] not in ("missing", "cut")]
+    doubts = [
+        Doubt(kind, " ".join(words[edges[first] : edges[stop]]), (edges[first], edges[stop]), (start, end))
+        for kind, first, stop, start, end in found
+    ]
+    said = sentences[firsts][path]  # the sentence of each frame
+    starts = _starts(said, int(sentences[-1]) + 1)
+    starts[: fixed[0]] = [min(start, fixed[1]) for start in starts[: fixed[0]]]
+    heard = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
+    mended = [doubt for doubt in doubts if doubt not in heard]
+    return Verdict("attention", tuple(starts), _passages(mended, sentences, said, starts, fixed), fixed[1], heard)
+
+
+def frames_cleared(
+    words: list[str], sentences: np.ndarray, firsts: np.ndarray, attention: np.ndarray
+) -> tuple[int, int]:
+    """Return the sentences of unfinished speech that are said and right, the first one in any case, and their frames.
+
+    (0, 0) during the first sentence, and if attention does not follow the words.
+    """
+    letters = np.add.reduceat([_letters(word) for word in words], firsts)
+    path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=False)
+    if attention[np.arange(len(path)), path].mean() < _LEAST:
+        return 0, 0
+    own = sentences[firsts]  # the sentence of each unit
+    starts = _starts(own[path], int(sentences[-1]) + 1)
+    said = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
+    if said < 1:
+        return 0, 0
+    found = _find(path, letters[: path.max() + 1])
+    cleared = max(1, min([said, *(int(own[first]) for _, first, *_ in found)]))
+    return cleared, starts[cleared]
+
+
+def _starts(said: np.ndarray, count: int) -> list[int]:
+    """Return the first frame of each sentence, by the sentence of each frame. [T] -> count."""
+    return np.searchsorted(np.maximum.accumulate(said), np.arange(count)).tolist()
+
+
+def _find(path: np.ndarray, letters: np.ndarray) -> list[_Found]:
+    """Return all doubts of a path."""
+    frames = np.bincount(path, minlength=len(letters))
+    pace = float(np.median((frames / letters)[frames > 0]))  # frames per letter
+    kinds = _again(path), _swallowed(path, letters, frames, pace), _added(path, letters, pace)
+    return sorted(itertools.chain(*kinds), key=lambda one: one[1:])
+
+
+@functools.lru_cache(4096)
+def _letters(word: str) -> float:
+    """Return about how many letters of English take as long as a word."""
+    return max(1.0, estimate_seconds("".join(filter(str.isalnum, word))) / LETTER_SECONDS)
+
+
+def copied(codes: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return (start, stop, lag) of frames of codes [T, K] that equal those `lag` frames before, in two codebooks."""
+    frames = codes[:, :2].astype(np.int16)
+    seen: dict[bytes, int] = {}
+    found: list[tuple[int, int, int]] = []
+    for start in range(len(frames) - _COPY + 1):
+        window = frames[start : start + _COPY]
+        before = seen.setdefault(window.tobytes(), start)
+        if start - before < _COPY or len(set(window[:, 0].tolist())) < _COPY // 2:  # a pause may repeat its codes
+            continue
+        if found and found[-1][1] >= start and found[-1][2] == start - before:
+            found[-1] = found[-1][0], start + _COPY, start - before
+        else:
+            found.append((start, start + _COPY, start - before))
+    return found
+
+
+def _with_copies(found: list[_Found], copies: Iterable[tuple[int, int, int]], path: np.ndarray) -> list[_Found]:
+    """Add repeats that show in the codes alone, in place of those that the path notices late or beside them."""
+    for start, stop, lag in copies:
+        said = path[start - lag : stop - lag]
+        found = [one for one in found if one[4] < start - _NEAR or one[3] > stop + lag or one[0] == "added"]
+        found.append(("again", int(said.min()), int(said.max()) + 1, start, stop))
+    return sorted(found, key=lambda one: one[1:])
+
+
+def _lost(sure: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of at least `size` frames in which the attention to the words [T] is below `least`."""
+    smooth = np.convolve(np.pad(sure, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), "valid")
+    edges = np.flatnonzero(np.diff(smooth < least, prepend=False, append=False)).tolist()
+    return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop - start >= size]
+
+
+def _with_lost(found: list[_Found], sure: np.ndarray, path: np.ndarray) -> list[_Found]:
+    """Join the doubts that arise where the talker loses the words: it finds out late what was said there."""
+    for start, stop in _lost(sure, *_LOST):
+        own = [one for one in found if one[4] > start - _NEAR and one[3] < stop + 2 * _NEAR]
+        if own:
+            kind, *_ = max(own, key=lambda one: one[2] - one[1])
+            words = min(one[1] for one in own), max(one[2] for one in own)
+            frames = min(start, *(one[3] for one in own)), max(one[4] for one in own)
+            found = [*(one for one in found if one not in own), (kind, *words, *frames)]
+    for start, stop in _lost(sure, *_UNSURE):
+        if not any(one[4] > start - 2 * _NEAR and one[3] < stop + 2 * _NEAR for one in found):
+            said = path[start:stop]
+            found = [*found, ("unsure", int(said.min()), int(said.max()) + 1, start, stop)]
+    return sorted(found, key=lambda one: one[1:])
+
+
+def _again(path: np.ndarray) -> Iterator[_Found]:
+    """Find units that the path goes back to and says again."""
+    for place in (np.flatnonzero(np.diff(path) < 0) + 1).tolist():
+        rest = path[place:]
+        on = (rest > path[place - 1]) | (np.diff(rest, prepend=rest[0]) < 0)  # new words, or back once more
+        size = int(np.argmax(on)) if on.any() else len(rest)
+        if size >= _GONE_BACK:
+            yield "again", int(rest[0]), int(rest[:size].max()) + 1, place, place + size
+
+
+def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: float) -> Iterator[_Found]:
+    """Find units that no frame says, and runs of units with too few frames for their letters."""
+    bad = np.zeros(len(letters), bool)
+    for size, (least, share) in enumerate(_SWALLOWED, 1):
+        if size <= len(letters):
+            length, taken = (np.convolve(values, np.ones(size), "valid") for values in (letters, frames))
+            for first in np.flatnonzero((length >= least) & (taken < share * pace * length)).tolist():
+                bad[first : first + size] = True
+    reached = np.maximum.accumulate(path)
+    edges = np.flatnonzero(np.diff(bad, prepend=False, append=False)).tolist()
+    is_short = frames < _ENDS * pace * letters
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        inside = np.flatnonzero(is_short[first:stop])  # at the ends of a run, only words that are short themselves
+        first, stop = first + int(inside[0]), first + int(inside[-1]) + 1
+        start, end = np.searchsorted(reached, (first, stop)).tolist()
+        yield "cut" if frames[first:stop].any() else "missing", first, stop, start, end
+
+
+def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Found]:
+    """Find runs of frames on one unit in which something else must be said."""
+    starts = np.flatnonzero(np.diff(path, prepend=-1)).tolist()
+    for start, stop in zip(starts, [*starts[1:], len(path)], strict=True):
+        if stop - start > pace * letters[path[start]] + _LONG:
+            yield "added", int(path[start]), int(path[start]) + 1, start, stop
+
+
+def _passages(
+    doubts: list[Doubt], sentences: np.ndarray, said: np.ndarray, starts: list[int], fixed: tuple[int, int]
+) -> tuple[Passage, ...]:
+    """Return the passages that hold all doubts. said: the sentence of each frame. fixed: see `judge_words`."""
+    joined: list[tuple[int, int, list[Doubt]]] = []  # first and last sentence
+    for doubt in doubts:
+        first, last = max(fixed[0], int(sentences[doubt.words[0]])), int(sentences[doubt.words[1] - 1])
+        if doubt.kind == "again":
+            last = max(last, int(said[doubt.frames[0] - 1]))
+        own = [doubt]
+        while joined and first <= joined[-1][1]:
+            before = joined.pop()
+            first, last, own = min(first, before[0]), max(last, before[1]), [*before[2], *own]
+        joined.append((first, last, own))
+    after = np.minimum.accumulate(said[::-1])[::-1]  # the first sentence that follows each frame
+    found = []
+    for first, last, own in joined:
+        start = max(starts[first], fixed[1])
+        found.append(Passage((first, last + 1), (start, max(start, int(np.searchsorted(after, last + 1)))), tuple(own)))
+    return tuple(found)

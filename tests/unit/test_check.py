@@ -1,0 +1,203 @@
+"""The check of a chunk's words: by synthetic attention, and by codes of speech that were doubled, cut or dropped."""
+
+import numpy as np
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.prompt.builder import PromptBuilder
+from higgs_tts.engine.prompt.chunking import sentence_texts, split_sentences, split_words
+from higgs_tts.engine.words.check import ChunkCheck, frames_cleared, judge_words
+from higgs_tts.engine.words.path import free_path
+
+TEXT = "The ferry left at dusk. A woman stood at the rail and counted windows. Nobody spoke to her."
+WORDS = [word for sentence in split_sentences(TEXT) for word in split_words(sentence)]
+LENGTHS = [max(2, len(word)) for word in WORDS]  # frames
+SENTENCES = np.array([number for number, one in enumerate(split_sentences(TEXT)) for _ in split_words(one)])
+
+
+def attention(order, frames=None, sure=0.9):
+    """Return [T, W]: words in this order, each for so many frames as it has letters."""
+    rows = []
+    for word in order:
+        row = np.full(len(WORDS), (1 - sure) / len(WORDS), np.float32)
+        row[word] += sure
+        rows += [row] * ((frames or {}).get(word) or LENGTHS[word])
+    return np.stack(rows)
+
+
+def verdict(order, **more):
+    return judge_words(WORDS, SENTENCES, np.arange(len(WORDS)), attention(order, **more))
+
+
+def found(verdict):
+    return [(doubt.kind, doubt.text) for doubt in verdict.doubts]
+
+
+EVERY = list(range(len(WORDS)))
+
+
+def test_speech_that_says_each_word_once_has_no_doubts():
+    good = verdict(EVERY)
+    assert good.doubts == () and good.method == "attention"
+    assert good.starts == (0, sum(LENGTHS[:5]), sum(LENGTHS[:14]))
+
+
+@pytest.mark.parametrize(
+    ("order", "doubts", "sentences"),
+    [
+        ([*range(5), 2, 3, 4, *range(5, 18)], [("again", "left at dusk.")], [(0, 1)]),
+        ([*range(14), *range(5, 18)], [("again", "A woman stood at the rail and counted windows.")], [(1, 2)]),
+        ([*range(8), *range(3, 18)], [("again", "at dusk. A woman stood")], [(0, 2)]),
+        ([*range(6), *range(8, 18)], [("missing", "woman stood")], [(1, 2)]),
+        ([*range(5), *range(14, 18)], [("missing", "A woman stood at the rail and counted windows.")], [(1, 2)]),
+        (list(range(14)), [("missing", "Nobody spoke to her.")], [(2, 3)]),
+        (list(range(3, 18)), [("missing", "The ferry left")], [(0, 1)]),
+        (
+            [*range(4), 2, 3, *range(4, 14), *range(15, 18)],
+            [("again", "left at"), ("missing", "Nobody")],
+            [(0, 1), (2, 3)],
+        ),
+        ([0, 1, 0, 1, *range(18)], [("again", "The ferry"), ("again", "The ferry")], [(0, 1)]),
+    ],
+)
+def test_words_said_again_and_words_not_heard_are_named_with_their_sentences(order, doubts, sentences):
+    heard = verdict(order)
+    assert found(heard) == doubts
+    assert [passage.sentences for passage in heard.passages] == sentences
+    for passage in heard.passages:
+        assert all(passage.frames[0] <= one.frames[0] <= one.frames[1] <= passage.frames[1] for one in passage.doubts)
+
+
+def test_a_passage_holds_all_frames_of_its_sentences():
+    order = [*range(8), *range(3, 18)]
+    heard, lengths = verdict(order), [LENGTHS[word] for word in order]
+    assert heard.passages[0].frames == (0, sum(lengths[:-4])), "from the first sentence to the last word of the second"
+
+
+def test_odd_lengths_are_named():
+    assert found(verdict(EVERY, frames={6: 1, 7: 1})) == [("cut", "woman stood")]
+    assert found(verdict(EVERY, frames={13: 1})) == [("cut", "windows.")]
+    assert found(verdict(EVERY, frames={10: 90})) == [("added", "rail")]
+    assert found(verdict(EVERY, frames={3: 1, 9: 1})) == [], "short words may be short"
+    assert found(verdict([*range(3), *range(4, 18)])) == [], "and share a frame with another"
+
+
+def test_attention_that_follows_no_words_gives_no_verdict():
+    assert verdict(EVERY, sure=0.3) is None
+    flicker = attention(EVERY)
+    flicker[20:22] = attention([3])[:2]
+    assert judge_words(WORDS, SENTENCES, np.arange(len(WORDS)), flicker).doubts == ()
+
+
+def test_words_that_share_their_tokens_are_judged_together():
+    firsts = np.arange(0, len(WORDS), 2)
+    shared = np.add.reduceat(attention([word for word in EVERY if word not in (6, 7)]), firsts, axis=1)
+    assert found(judge_words(WORDS, SENTENCES, firsts, shared)) == [("missing", "woman stood")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_free_path_equals_the_best_of_all_paths(seed):
+    """By brute force over a few words and runs."""
+    draw = np.random.default_rng(seed)
+    scores = draw.random((5, 3)).astype(np.float32) ** 3
+    skips = draw.random(3) * 4
+    best, costs = None, np.concatenate([[0.0], skips.cumsum()])
+    for path in np.ndindex(*[3] * 5):
+        total = np.log(scores[0, path[0]] + 1e-3) - costs[path[0]]
+        for before, (frame, word) in zip(path, list(enumerate(path))[1:], strict=False):
+            step = -9.0 if word < before else -(costs[word] - costs[before + 1]) if word > before else 0.0
+            total += max(step, -9.0 if word != before else step) + np.log(scores[frame, word] + 1e-3)
+        total -= costs[3] - costs[path[-1] + 1]
+        best = max(best or (-np.inf, None), (total, path))
+    # Runs of frames that attend most to the same word stay together, so compare where there are none.
+    if (np.diff(scores.argmax(1)) != 0).all():
+        assert tuple(free_path(scores, skips)) == best[1]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def speech(engine):
+    return engine.speak(TEXT, params=SamplingParams(seed=1))
+
+
+@pytest.fixture(scope="module")
+def check(engine):
+    """check() -> a new check of TEXT."""
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.card)
+    return lambda: ChunkCheck(engine.loaded.talker, builder, engine.heads(), TEXT)
+
+
+def word_starts(engine, speech):
+    return [round(word.start * 25) for word in engine.words(speech)]
+
+
+def test_real_speech_has_no_doubts_and_its_verdict_is_in_the_result(engine, speech):
+    (chunk,) = speech.said
+    assert chunk.verdict.method == "attention" and chunk.verdict.doubts == ()
+    starts, words = chunk.verdict.starts, word_starts(engine, speech)
+    assert all(abs(starts[number] - words[first]) <= 4 for number, first in enumerate((0, 5, 14)))
+    off = engine.speak(TEXT, params=SamplingParams(seed=1, check=False))
+    assert off.said[0].verdict is None and torch.equal(off.codes, speech.codes)
+
+
+def test_planted_splices_are_found_at_their_places(engine, speech, check):
+    codes, at = speech.codes, word_starts(engine, speech)
+    doubled = torch.cat([codes[: at[11]], codes[at[7] : at[11]], codes[at[11] :]])
+    (doubt,) = check().verdict(doubled).doubts
+    assert doubt.kind == "again" and "at the rail" in doubt.text and abs(doubt.frames[0] - at[11]) < 8
+    dropped = torch.cat([codes[: at[7]], codes[at[12] :]])
+    (doubt,) = check().verdict(dropped).doubts
+    assert doubt.kind in ("missing", "cut") and "the rail" in doubt.text and abs(doubt.frames[0] - at[7]) < 13
+    (doubt,) = check().verdict(codes[: at[14]]).doubts
+    assert doubt.kind in ("missing", "cut") and "spoke to her." in doubt.text
+
+
+def test_a_listener_hears_a_sentence_once_the_next_one_has_begun(engine, speech, check):
+    codes, at = speech.codes, word_starts(engine, speech)
+    follow, cleared = check(), []
+    for stop in range(4, len(codes), 4):
+        cleared.append((stop, follow.frames_to_hear(codes[:stop])))
+    free = [stop for stop, frames in cleared if frames == stop]
+    assert free[0] == 4 and free == list(range(4, free[-1] + 4, 4)) and at[5] < free[-1] < at[5] + 45, (
+        "the first sentence"
+    )
+    later = [frames for stop, frames in cleared if stop > free[-1]]
+    assert later == sorted(later) and {abs(frames - at[5]) < 5 or abs(frames - at[14]) < 5 for frames in later} == {
+        True
+    }
+    assert follow.verdict(codes).doubts == check().verdict(codes).doubts == ()
+
+
+def test_the_first_sentence_is_heard_as_it_comes_and_named_if_it_is_bad(engine, speech, check):
+    codes, at = speech.codes, word_starts(engine, speech)
+    first = torch.cat([codes[: at[4]], codes[at[2] :]])
+    follow = check()
+    for stop in range(4, len(first), 4):
+        follow.frames_to_hear(first[:stop])
+    verdict = follow.verdict(first)
+    assert verdict.passages == () and [doubt.kind for doubt in verdict.heard] == ["again"] == [
+        one.kind for one in verdict.doubts
+    ]
+
+
+def test_frames_are_cleared_up_to_the_first_bad_sentence():
+    good, bad = attention(EVERY), attention([*range(14), *range(9, 18)])
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: LENGTHS[0]]) == (0, 0)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good) == (2, sum(LENGTHS[:14]))
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad) == (1, sum(LENGTHS[:5]))
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), attention(EVERY, sure=0.3)) == (0, 0)
+
+
+def test_sentences_to_be_spoken_by_themselves_carry_their_tags():
+    text = "<|prosody:speed_slow|>One apple. Two <|prosody:pause|>pears! <|prosody:speed_fast|>Three."
+    assert sentence_texts(text) == [
+        "<|prosody:speed_slow|>One apple.",
+        "<|prosody:speed_slow|>Two <|prosody:pause|>pears!",
+        "<|prosody:speed_fast|>Three.",
+    ]
+    assert len(sentence_texts(TEXT)) == len(split_sentences(TEXT)) == 3
