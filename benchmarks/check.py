@@ -5,7 +5,7 @@
     python benchmarks/check.py hear before.npz before.json --whisper FOLDER --device cuda
     python benchmarks/check.py planted before.npz before.json --write [--spliced spliced.npz]
     python benchmarks/check.py natural before.npz before.json --write
-    python benchmarks/check.py residual before.npz before.json after.npz after.json --write
+    python benchmarks/check.py residual before.npz before.json after.npz after.json [heard.npz heard.json] --write
     python benchmarks/check.py verdicts before.npz --device cpu --out cpu.json          equal on every device?
     python benchmarks/check.py cost --device cuda [--shape v3] [--rows 64] --write
 
@@ -24,6 +24,7 @@ import random
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -35,9 +36,11 @@ from engine import (
     SAMPLE_RATE,
     Engine,
     EngineConfig,
+    Listener,
     SamplingParams,
     SpeechResult,
     Turn,
+    Voice,
     estimate_seconds,
     read_clip,
     resample,
@@ -70,6 +73,7 @@ def main():
         command.add_argument("--spliced", type=pathlib.Path)
         command.add_argument("--shape", default="")
         command.add_argument("--rows", type=int, default=1)
+        command.add_argument("--listen", action="store_true", help="as somebody who listens hears it")
         command.add_argument("--whole", action="store_true", help="cut each passage to one chunk")
     given = parser.parse_args()
     with torch.inference_mode():
@@ -108,14 +112,13 @@ def speak(given: argparse.Namespace):
     params = SamplingParams(seed=given.seed, retries=retries, chunk_seconds=given.seconds, check=not given.no_check)
     passages, began, again = prose(given.whole and given.seconds), time.perf_counter(), 0
     for name in [*made, ""]:
-        turns = [Turn(name or f"Nobody{number}", passage) for number, passage in enumerate(passages)]
-        speech = engine.speak_turns(turns, {name: made[name]} if name else {}, params, reuse=False)
-        again += len(speech.spoken_again)
-        for chunk in speech.said:
-            texts.append(chunk.text)
-            voices.append(name or "none")
-            codes.append(speech.codes[slice(*chunk.frames)].to(torch.int16).numpy())
-            doubts.append([one.kind for one in chunk.verdict.doubts] if chunk.verdict else None)
+        for speech in by_voice(engine, passages[: given.count], name, made.get(name), params, given.listen):
+            again += len(speech.spoken_again)
+            for chunk in speech.said:
+                texts.append(chunk.text)
+                voices.append(name or "none")
+                codes.append(speech.codes[slice(*chunk.frames)].to(torch.int16).numpy())
+                doubts.append([one.kind for one in chunk.verdict.doubts] if chunk.verdict else None)
     told = {"texts": texts, "voices": voices, "doubts": doubts, "spoken_again": again}
     told |= {"took": time.perf_counter() - began, "chunk_seconds": given.seconds, "about": about(engine)}
     np.savez_compressed(
@@ -124,6 +127,18 @@ def speak(given: argparse.Namespace):
     print(
         len(texts), "chunks", sum(map(len, codes)) / 25, "s of speech in", round(told["took"], 1), "s,", again, "again"
     )
+
+
+def by_voice(
+    engine: Engine, passages: list[str], name: str, voice: Voice | None, params: SamplingParams, listen: bool
+) -> Iterator[SpeechResult]:
+    """Speak passages together, or one by one while somebody listens."""
+    if listen:
+        for passage in passages:
+            yield engine.speak(passage, voice, params, listener=Listener(on_audio=lambda wav: None))
+    else:
+        turns = [Turn(name or f"Nobody{number}", passage) for number, passage in enumerate(passages)]
+        yield engine.speak_turns(turns, {name: voice} if voice else {}, params, reuse=False)
 
 
 def prose(most: float) -> list[str]:
@@ -411,7 +426,8 @@ def write(result: dict):
 def residual(given: argparse.Namespace):
     """Compare what Whisper hears again and does not hear, per 1,000 words, before and after mending."""
     found = {}
-    for name, codes, heard in zip(("before", "after"), given.files[::2], given.files[1::2], strict=True):
+    names = "before", "after", "heard_first"
+    for name, codes, heard in zip(names, given.files[::2], given.files[1::2], strict=False):
         told, _ = read(codes)
         pairs = list(zip(told["texts"], json.loads(heard.read_text()), strict=True))
         known, words = [faults(*pair) for pair in pairs], sum(len(text.split()) for text, _ in pairs)

@@ -29,6 +29,7 @@ if "higgs_tts" not in sys.modules:
 from higgs_tts.engine.core import config  # noqa: E402
 from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
 from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
+from higgs_tts.tests.kept import KEPT  # noqa: E402
 from higgs_tts.tests.skips import unexpected  # noqa: E402
 from higgs_tts.tests.traced import TracedExecutor  # noqa: E402
 
@@ -69,10 +70,12 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cubins(tmp_path_factory):
-    """Keep compiled kernels and aligning heads in the session's folder, not in the user's."""
+    """Keep aligning heads in the session's folder, and compiled kernels among what tests keep, not in the user's."""
     place = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cubin_cache, "cache_folder", lambda: place)
+        patch.setattr(cubin_cache, "folder", lambda: KEPT / "cubins")
+        patch.setattr(cubin_cache, "MOST", 1000)
         yield
 
 

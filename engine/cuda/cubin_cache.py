@@ -15,7 +15,7 @@ import tempfile
 
 log = logging.getLogger("higgs_tts")
 
-_MOST = 64  # entries kept, newest first; a model needs four per GPU
+MOST = 64  # entries kept, newest first; a model needs four per GPU
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -72,6 +72,6 @@ def save(key: str, cubin: bytes) -> None:
 
 def _prune(place: pathlib.Path) -> None:
     entries = sorted(place.glob("*.cubin"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in entries[_MOST:]:
+    for path in entries[MOST:]:
         with contextlib.suppress(OSError):  # another process has deleted it or has it open
             path.unlink()

@@ -2,6 +2,8 @@
 
 import ctypes
 import dataclasses
+import hashlib
+import itertools
 import re
 
 import pytest
@@ -24,6 +26,7 @@ from higgs_tts.engine.decode.kernels.single import (
 )
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.talker.weight import FORMATS
+from higgs_tts.tests.kept import KEPT
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
@@ -31,6 +34,16 @@ BLOCKS = {"75": 30, "80": 108, "86": 28, "89": 128, "90": 132, "100": 148, "120"
 QUANTISED = [name for name, format in FORMATS.items() if format.quantize]
 SHARED_KB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
+
+def some(cases, *kept):
+    """Return the cases of a test. Those at other places than `kept` run in `make matrix`."""
+    return [case if at in kept else pytest.param(*case, marks=pytest.mark.matrix) for at, case in enumerate(cases)]
+
+
+MODELS = {"v3": V3, "v2": V2}
+EVERYWHERE = list(itertools.product(MODELS, BLOCKS))  # the kept ones: v3 on 9.0, v2 on 8.6
+KEPT_HERE = [EVERYWHERE.index(one) for one in (("v3", "90"), ("v2", "86"))]
+WEIGHTS = list(itertools.product([("v3", "90"), ("v3", "75"), ("v2", "86")], QUANTISED))
 
 CUDA = tuple(map(int, (torch.version.cuda or "99.0").split(".")))
 
@@ -42,17 +55,16 @@ def assert_compiles(source, capability, options):
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
-@pytest.mark.parametrize("capability", BLOCKS)
-def test_the_sources_compile(config, capability):
-    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10))
+@pytest.mark.parametrize(("model", "capability"), some(EVERYWHERE, *KEPT_HERE))
+def test_the_sources_compile(model, capability):
+    assert_compiles(SOURCE, capability, defines(MODELS[model], BLOCKS[capability], SHARED_KB[capability] << 10))
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
-@pytest.mark.parametrize("weights", QUANTISED)
-def test_the_sources_compile_for_quantised_weights(config, capability, weights):
-    given = defines(config, BLOCKS[capability], SHARED_KB[capability] << 10, weights)
+@pytest.mark.parametrize(("place", "weights"), some(WEIGHTS, 0, 1, 2))
+def test_the_sources_compile_for_quantised_weights(place, weights):
+    model, capability = place
+    given = defines(MODELS[model], BLOCKS[capability], SHARED_KB[capability] << 10, weights)
     assert_compiles(SOURCE, capability, given)
 
 
@@ -76,35 +88,36 @@ def test_a_block_with_too_little_shared_memory_is_refused():
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("capability", BLOCKS)
-def test_the_sample_kernel_compiles(config, dtype, capability):
-    assert_compiles(sample.SOURCE, capability, sample.defines(config, dtype, 7))
+@pytest.mark.parametrize(("model", "capability"), some(EVERYWHERE, *KEPT_HERE))
+def test_the_sample_kernel_compiles(model, capability, dtype):
+    assert_compiles(sample.SOURCE, capability, sample.defines(MODELS[model], dtype, 7))
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
-@pytest.mark.parametrize("capability", BLOCKS)
-def test_the_batch_kernels_compile(config, capability):
-    assert_compiles(batch.SOURCE, capability, batch.defines(config, ProductShape(), 64))
+@pytest.mark.parametrize(("model", "capability"), some(EVERYWHERE, *KEPT_HERE))
+def test_the_batch_kernels_compile(model, capability):
+    assert_compiles(batch.SOURCE, capability, batch.defines(MODELS[model], ProductShape(), 64))
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("config", "weights", "rows"),
-    [
-        (V3, "bf16", 2),
-        (V3, "bf16", 64),
-        (V2, "bf16", 64),
-        (V3, "bf16", 128),
-        (V3, "int8", 8),
-        (V3, "int8", 9),
-        (V3, "int8", 64),
-        (V3, "int4", 8),
-        (V2, "int4", 33),
-        (V3, "int4", 64),
-    ],
+    some(
+        [
+            (V3, "bf16", 2),
+            (V3, "bf16", 64),
+            (V2, "bf16", 64),
+            (V3, "bf16", 128),
+            (V3, "int8", 8),
+            (V3, "int8", 9),
+            (V3, "int8", 64),
+            (V3, "int4", 8),
+            (V2, "int4", 33),
+            (V3, "int4", 64),
+        ],
+        *(1, 3, 6, 9),
+    ),
 )
 def test_the_compiler_does_not_spoil_hopper_s_products(monkeypatch, caplog, config, weights, rows):
     """ptxas runs wgmma's instructions one by one if, say, sums are in local memory, and says so."""
@@ -112,22 +125,25 @@ def test_the_compiler_does_not_spoil_hopper_s_products(monkeypatch, caplog, conf
         pytest.skip("this NVRTC does not know them")
     shape = batch.product_shape(config, weights, rows, Limits("90", 132, 227 << 10))
     options = (*batch.defines(config, shape, rows), "--ptxas-options=-v")
-    compile_anew(monkeypatch, caplog, batch.SOURCE, shape.target, options)
-    frames = dict(re.findall(r"Function properties for ((?:product|gated)_\d+)\D+(\d+) bytes stack frame", caplog.text))
+    said = compiler_log(monkeypatch, caplog, batch.SOURCE, shape.target, options)
+    frames = dict(re.findall(r"Function properties for ((?:product|gated)_\d+)\D+(\d+) bytes stack frame", said))
     assert frames == {one.kernel: "0" for one in shape.tilings.values()}
-    assert "serialized" not in caplog.text
+    assert "serialized" not in said
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("config", "capability", "rows", "weights"),
-    [
-        (V3, "80", 2, "int4"),
-        (V2, "86", 64, "int8"),
-        (V3, "89", 33, "int4"),
-        (V3, "120", 9, "int8"),
-        (V3, "90", 64, "q8_0"),
-    ],
+    some(
+        [
+            (V3, "80", 2, "int4"),
+            (V2, "86", 64, "int8"),
+            (V3, "89", 33, "int4"),
+            (V3, "120", 9, "int8"),
+            (V3, "90", 64, "q8_0"),
+        ],
+        *(0, 1, 4),
+    ),
     ids=["80", "86", "89", "120", "90 q8_0"],
 )
 def test_the_batch_kernels_compile_for_quantised_weights(config, capability, rows, weights):
@@ -137,21 +153,20 @@ def test_the_batch_kernels_compile_for_quantised_weights(config, capability, row
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
-@pytest.mark.parametrize("capability", BLOCKS)
-def test_the_prompt_kernels_compile(config, capability):
-    assert_compiles(prompt.SOURCE, capability, prompt.defines(config, "bf16"))
+@pytest.mark.parametrize(("model", "capability"), some(EVERYWHERE, *KEPT_HERE))
+def test_the_prompt_kernels_compile(model, capability):
+    assert_compiles(prompt.SOURCE, capability, prompt.defines(MODELS[model], "bf16"))
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
-@pytest.mark.parametrize("weights", QUANTISED)
-def test_the_prompt_kernels_compile_for_quantised_weights(config, capability, weights):
-    assert_compiles(prompt.SOURCE, capability, prompt.defines(config, weights))
+@pytest.mark.parametrize(("place", "weights"), some(WEIGHTS, 0, 1, 2))
+def test_the_prompt_kernels_compile_for_quantised_weights(place, weights):
+    model, capability = place
+    assert_compiles(prompt.SOURCE, capability, prompt.defines(MODELS[model], weights))
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("capability", BLOCKS)
+@pytest.mark.parametrize(("capability",), some([(one,) for one in BLOCKS], list(BLOCKS).index("90")))
 def test_the_activation_s_kernel_compiles(capability):
     assert_compiles(snake.SOURCE, capability, kernel_options({}, snake.SnakeArgs))
 
@@ -224,12 +239,19 @@ def test_a_batch_stays_within_its_kernels_limit():
     assert MAX_BATCH <= batch.MAX_ROWS
 
 
-def compile_anew(monkeypatch, caplog, path, capability, options):
-    """Compile although the cubin may be known: what the compiler says is logged."""
-    monkeypatch.setattr(nvrtc.cubin_cache, "load", lambda key: None)
-    nvrtc.compile_cubin.cache_clear()
-    with caplog.at_level("DEBUG", "higgs_tts"):
-        nvrtc.compile_cubin(nvrtc.read_source(path), capability, options)
+def compiler_log(monkeypatch, caplog, path, capability, options):
+    """Return what the compiler says, of this source and these options once per machine."""
+    source = nvrtc.read_source(path)
+    made_of = "\0".join([source, capability, *options, torch.__version__, repr(nvrtc.compiler_version())])
+    kept = KEPT / "compiler" / f"{hashlib.sha256(made_of.encode()).hexdigest()}.txt"
+    if not kept.is_file():
+        monkeypatch.setattr(nvrtc.cubin_cache, "load", lambda key: None)
+        nvrtc.compile_cubin.cache_clear()
+        with caplog.at_level("DEBUG", "higgs_tts"):
+            nvrtc.compile_cubin(source, capability, options)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(caplog.text, encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("compiler")
@@ -251,8 +273,7 @@ def test_what_the_compiler_says_of_wgmma_is_logged(monkeypatch, caplog, tmp_path
           }}
           out[threadIdx.x] = sum[0] + sum[1] + sum[2] + sum[3];
         }}""")
-    compile_anew(monkeypatch, caplog, tmp_path / "late.cu", batch_dense.TARGET, ())
-    assert "serialized" in caplog.text
+    assert "serialized" in compiler_log(monkeypatch, caplog, tmp_path / "late.cu", batch_dense.TARGET, ())
 
 
 @pytest.mark.usefixtures("compiler")
