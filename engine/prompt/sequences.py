@@ -65,7 +65,11 @@ class SequenceBuilder:
         which wait for it and must fit beside it. In a dialogue it is not shortened, so that a turn is split the same
         way at any place.
         """
-        asked, most, voice = self._params.chunk_seconds or math.inf, self.most_seconds, self._speakers.given.get(speaker)
+        asked, most, voice = (
+            self._params.chunk_seconds or math.inf,
+            self.most_seconds,
+            self._speakers.given.get(speaker),
+        )
         self.is_limited |= most < min(asked, estimate_seconds(script.text))
         wanted = min(asked, most)
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
