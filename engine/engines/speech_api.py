@@ -50,15 +50,26 @@ class SpeechAPI(ABC):
         params: SamplingParams | None = None,
         scene: str | None = None,
         listener: Listener | None = None,
+        retakes: Mapping[int, int] = MappingProxyType({}),
     ) -> SpeechResult:
         """Speak `text`; the engine must be open.
 
         Long text is split at sentence ends into sequences that decode together. Without a voice, the first one is
-        spoken alone and becomes the voice of the rest. `scene` is v2's scene description. Raises HiggsError if the text
-        is empty, a prompt does not fit the context, the voice is of another codec, or the engine is closed meanwhile.
+        spoken alone and becomes the voice of the rest. `scene` is v2's scene description. retakes: sentence, from 0 ->
+        how often it is taken again with another seed, while all else stays. Raises HiggsError if the text is empty, a
+        prompt does not fit the context, the voice is of another codec, there are fewer sentences than that, or the
+        engine is closed meanwhile.
         """
-        voices = {} if voice is None else {"": voice}
-        return self._speak(SpeechInput((Turn("", text),), voices, params or SamplingParams(), scene), listener, None)
+        what = SpeechInput(
+            (Turn("", text),),
+            {} if voice is None else {"": voice},
+            params or SamplingParams(),
+            scene,
+            self.kept,
+            bool(retakes),
+            retakes,
+        )
+        return self._speak(what, listener, None)
 
     def speak_turns(
         self,
@@ -69,6 +80,7 @@ class SpeechAPI(ABC):
         listener: Listener | None = None,
         reuse: bool | SequenceStore = True,
         even: bool = True,
+        retakes: Mapping[int, int] = MappingProxyType({}),
     ) -> SpeechResult:
         """Speak a dialogue, all turns together. Other arguments are those of `speak`.
 
@@ -84,8 +96,8 @@ class SpeechAPI(ABC):
             HiggsError: as `speak` does, and if no turn has words.
         """
         kept = self.kept if reuse is True else None if reuse is False else reuse
-        what = SpeechInput(turns, voices, params or SamplingParams(), scene)
-        return self._speak(what, listener, DialogueOptions(kept, even))
+        what = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
+        return self._speak(what, listener, DialogueOptions(even))
 
     def heads(self) -> tuple[Head, ...]:
         """Return the attention heads that `words` uses. Empty if there are none."""

@@ -10,7 +10,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an open audio 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch

@@ -1,6 +1,7 @@
 """Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
-    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]], "chunk_seconds": 12}
+    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]],
+     "chunk_seconds": 12}
 
 languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
 one_voice: without a reference, it always speaks with the same voice. word_heads: [layer, head, lag] of attention heads

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,12 @@ class Attempts:
     """
 
     def __init__(
-        self, asked: Sequence, retries: int, speak: SpeakPassage, judged: bool = True, may_restart: bool = True
+        self,
+        asked: Sequence,
+        retries: int,
+        speak: SpeakPassage,
+        judged: bool = True,
+        may_restart: bool = True,
     ):
         self.asked = asked
         self._retries, self._speak, self._judged, self._may_restart = retries, speak, judged, may_restart
@@ -47,6 +53,7 @@ class Attempts:
         self.repairs: list[Repair] = []  # the tries at passages
         self._mending: Mending | None = None
         self._spliced: Sequence | None = None
+        self.is_retaken = False  # sentences are spoken again because somebody wants that
 
     @property
     def is_only(self) -> bool:
@@ -71,7 +78,7 @@ class Attempts:
             self._spliced = self._mending.spliced()
             return self._end() if self._spliced is None else [self._spliced]
         if sequence is self._spliced:
-            if badness(flaws) <= badness(self.flaws[self.number - 1]):
+            if self.is_retaken or badness(flaws) <= badness(self.flaws[self.number - 1]):
                 heard = self._best.verdict.fixed * FRAME_SAMPLES if isinstance(self._best.verdict, Verdict) else 0
                 wav = torch.cat([self._wav[:heard], wav[heard:]])
                 self.flaws[self.number - 1], self._best, self._wav = flaws, sequence, wav
@@ -83,18 +90,29 @@ class Attempts:
             return self._end()
         if self._may_restart and len(self.flaws) <= self._retries and _bad_share(sequence) > _MOST_MENDED:
             return [another(self.asked, len(self.flaws))]
-        return self._mend() if _bad_share(self._best) < 1 else self._end()
+        return self._mend(self._retries) if _bad_share(self._best) < 1 else self._end()
 
-    def _mend(self) -> list[Sequence]:
+    def _mend(self, retries: int, wanted: Mapping[int, int] = MappingProxyType({})) -> list[Sequence]:
         speak = functools.partial(self._speak, self._best)
-        self._mending = Mending(self._best, self._wav, badness, self._retries, speak)
+        self._mending = Mending(self._best, self._wav, badness, retries, speak, wanted)
         return self._mending.begin()
 
     def _end(self) -> list[Sequence]:
-        self.kept = self._best
         if self._mending is not None:
-            self.repairs, self._mending = self._mending.repairs, None
+            self.repairs += [replace(repair, codes=None, wav=None) for repair in self._mending.repairs]
+            self._mending = None
+        self.kept = self._best
         return []
+
+    def retake(self, wanted: Mapping[int, int]) -> list[Sequence]:
+        """Take sentences of the kept attempt again. Returns what to decode, or nothing if it was not checked.
+
+        wanted: sentence -> how often it is taken again.
+        """
+        if not isinstance(self._best.verdict, Verdict):
+            return []
+        self.is_retaken, self.kept = True, None
+        return self._mend(max(1, self._retries), wanted)
 
     def take_wav(self) -> torch.Tensor:
         """Return the kept attempt's audio [n] and release it."""

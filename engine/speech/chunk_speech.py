@@ -43,6 +43,7 @@ class ChunkSpeech:
     chunk: Chunk
     attempts: Attempts | None = None  # set once its sequence is built
     take: Take | None = None  # the attempt under way
+    retakes: dict[int, int] = field(default_factory=dict)  # sentence -> how often it is still to be taken again
 
     @property
     def spoken(self) -> Sequence | None:

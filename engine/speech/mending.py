@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
@@ -27,21 +28,27 @@ Speak = Callable[[str, Voice | None, int], Sequence]  # (text, voice, number of 
 
 @dataclass
 class Repair:
-    """The tries at one passage. flaws: per try, those of the chunk itself first. kept: number of the best, from 1."""
+    """The tries at one passage. flaws: per try, those of the chunk itself first. kept: number of the best, from 1.
+
+    first: number of the first try, which decides its seed. is_wanted: it is replaced even if nothing is wrong.
+    """
 
     passage: Passage
     text: str
     flaws: list[tuple[str, ...]]
     badness: float
+    first: int = 1
+    is_wanted: bool = False
     kept: int = 1
     codes: torch.Tensor | None = None  # of the best try [t, K]; None: the chunk's own stay
     wav: torch.Tensor | None = None  # [n]
 
 
 class Mending:
-    """Speaks the bad passages of a finished chunk again, each up to `retries` times.
+    """Speaks passages of a finished chunk again, each up to `retries` times: the bad ones, or those that are wanted.
 
-    wav: the chunk's audio [n]. badness: of each passage as it is. speak: builds the sequence of a try.
+    wav: the chunk's audio [n]. badness: of flaws. speak: builds the sequence of a try. wanted: sentence -> how often
+    it is taken again.
     """
 
     def __init__(
@@ -51,19 +58,30 @@ class Mending:
         badness: Callable[[tuple[str, ...]], float],
         retries: int,
         speak: Speak,
+        wanted: Mapping[int, int] = MappingProxyType({}),
     ):
         assert isinstance(spoken.verdict, Verdict)
         self._spoken, self._codes, self._wav, self._verdict = spoken, torch.cat(spoken.codes), wav, spoken.verdict
         self._badness, self._retries, self._speak = badness, retries, speak
         self._running: dict[Sequence, Repair] = {}
         self._texts = sentence_texts(spoken.text)
-        self._voice = spoken.voice if isinstance(spoken.voice, Voice) else self._reference()
         self._level, self._pace = speech_level(wav), _pace(spoken.text, wav)
-        self.repairs = []
+        self.repairs = [self._wanted(*item) for item in sorted(wanted.items())] if wanted else self._needed()
+        again = {number for repair in self.repairs for number in range(*repair.passage.sentences)}
+        self._voice = spoken.voice if isinstance(spoken.voice, Voice) else self._reference(again)
+
+    def _needed(self) -> list[Repair]:
+        repairs = []
         for passage in self._verdict.passages:
             flaws = tuple(doubt.kind for doubt in passage.doubts)
             text = " ".join(self._texts[slice(*passage.sentences)])
-            self.repairs.append(Repair(passage, text, [flaws], badness(flaws)))
+            repairs.append(Repair(passage, text, [flaws], self._badness(flaws)))
+        return repairs
+
+    def _wanted(self, sentence: int, times: int) -> Repair:
+        edges = [*self._verdict.starts, len(self._codes)]
+        passage = Passage((sentence, sentence + 1), (edges[sentence], edges[sentence + 1]), ())
+        return Repair(passage, self._texts[sentence], [()], math.inf, times * (self._retries + 1), is_wanted=True)
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._running
@@ -101,13 +119,12 @@ class Mending:
         return sequence
 
     def _try(self, repair: Repair) -> Sequence:
-        sequence = self._speak(repair.text, self._voice, len(repair.flaws))
+        sequence = self._speak(repair.text, self._voice, repair.first + len(repair.flaws) - 1)
         self._running[sequence] = repair
         return sequence
 
-    def _reference(self) -> Voice | None:
-        """Return the longest run of good sentences as a voice, or None if there is none."""
-        bad = {number for passage in self._verdict.passages for number in range(*passage.sentences)}
+    def _reference(self, bad: Collection[int]) -> Voice | None:
+        """Return the longest run of the other sentences as a voice, or None if there is none."""
         edges = [*self._verdict.starts, len(self._codes)]
         best, first = (0, 0), 0
         for number in range(len(self._texts)):

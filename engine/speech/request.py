@@ -15,7 +15,7 @@ from ..audio.loudness import set_volume
 from ..core.config import FRAME_RATE
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
-from ..prompt.chunking import estimate_frames
+from ..prompt.chunking import estimate_frames, split_sentences
 from ..prompt.plan import Chunk, plan
 from ..prompt.sequences import Prompts, SequenceBuilder
 from ..prompt.speakers import Speakers
@@ -24,7 +24,7 @@ from . import ending
 from .attempts import Attempts, seed_of
 from .chunk_speech import ChunkSpeech, Take
 from .decoder import Heard, SessionReport, Stage
-from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns
+from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns, quoted
 from .speech_input import DialogueOptions, Listener, SpeechInput
 from .verdict import Verdict
 
@@ -53,7 +53,7 @@ class SpeechRequest:
         self._prompts = SequenceBuilder(
             builder, self._speakers, what.params, what.scene, *size, is_dialogue=dialogue is not None
         )
-        self._kept = dialogue.kept if dialogue else None
+        self._kept, self._reuses, self._retakes = what.kept, what.reuses, what.retakes
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in text order
         self._parts: list[ChunkSpeech] = []  # one per chunk
@@ -85,6 +85,8 @@ class SpeechRequest:
                 self._speakers.refer(speaker, self._chunks, self._spoken())
         if places := [place for place, part in enumerate(self._parts) if part.spoken is None]:
             yield self._begin(places)
+        if parts := [part for part in self._parts if part.retakes]:
+            yield self._retake(parts)
 
     def decoded_by(self, report: SessionReport) -> None:
         """Record the report of a stage."""
@@ -144,10 +146,21 @@ class SpeechRequest:
             raise HiggsError(f"{why} Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
         self._parts = [ChunkSpeech(chunk) for chunk in self._chunks]
+        self._share_retakes()
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
         silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
         silences[0] = silences[0] or ends
         self._assembly = Assembly(silences, self._listener.on_audio)
+
+    def _share_retakes(self):
+        """Give each chunk the retakes of its sentences."""
+        first = 0
+        for part in self._parts if self._retakes else ():
+            count = len(split_sentences(part.chunk.text))
+            part.retakes = {at - first: times for at, times in self._retakes.items() if first <= at < first + count}
+            first += count
+        if beyond := sorted(at + 1 for at in self._retakes if not 0 <= at < first):
+            raise HiggsError(f"There is no sentence {beyond[0]} to take again: the text has {first}.")
 
     def _spoken(self) -> list[Sequence | None]:
         return [part.spoken for part in self._parts]
@@ -158,7 +171,7 @@ class SpeechRequest:
         for place in places:
             part = self._parts[place]
             sequence = self._prompts.build(part.chunk)
-            is_reused = self._kept is not None and self._kept.fill(sequence)
+            is_reused = self._kept is not None and self._reuses and self._kept.fill(sequence)
             listened = place == 0 and self._listener.on_audio is not None
             sequence.listened = listened and not is_reused
             part.attempts = Attempts(
@@ -186,6 +199,20 @@ class SpeechRequest:
         sequence.budget = min(sequence.budget, room, math.ceil(sequence.bounds.longest + FRAME_RATE))
         return sequence
 
+    def _retake(self, parts: list[ChunkSpeech]) -> tuple[Stage, list[Sequence]]:
+        """Begin to take sentences again, now that no other chunk's voice can depend on them."""
+        sequences = []
+        for part in parts:
+            assert part.attempts
+            wanted, part.retakes = part.retakes, {}
+            if not (again := part.attempts.retake(wanted)):
+                self._warnings.append(f"{quoted(part.chunk.text)} was not checked, so no sentence was taken again.")
+            for sequence in again:
+                self._take(part, sequence)
+            sequences += again
+        self._append_ready()
+        return self._stage(sequences), sequences
+
     def _stage(self, sequences: list[Sequence]) -> Stage:
         decoded = [sequence for sequence in sequences if not sequence.finished]
         if not decoded:
@@ -212,9 +239,7 @@ class SpeechRequest:
         take.cleared = heard.cleared
         again = self._judge(take, sequence) if heard.is_last else []
         self._stream()
-        while self._current < len(self._parts) and (attempts := self._parts[self._current].attempts) and attempts.kept:
-            self._append(self._parts[self._current].chunk, attempts.kept, attempts.take_wav())
-            self._current += 1
+        self._append_ready()
         return again
 
     def _judge(self, take: Take, sequence: Sequence) -> list[Sequence]:
@@ -226,7 +251,7 @@ class SpeechRequest:
         if part.spoken is not None:
             # Do not cache speech that would be better if nobody had heard its beginning already.
             is_bound = part.attempts.asked.listened and (any(part.attempts.flaws) or part.attempts.repairs)
-            if self._kept is not None and not is_bound:
+            if self._kept is not None and not is_bound and not part.attempts.is_retaken:
                 self._kept.keep(part.attempts.asked, part.spoken)
             return []
         takes = [self._take(part, one) for one in again]
@@ -265,6 +290,15 @@ class SpeechRequest:
         """Report progress. Raises what the listener raises to cancel."""
         if self._listener.on_frame is not None:
             self._listener.on_frame(self._done, self._done + self._remaining)
+
+    def _append_ready(self):
+        """Add the next chunks as far as they are there."""
+        while self._current < len(self._parts):
+            part = self._parts[self._current]
+            if part.attempts is None or part.attempts.kept is None or part.retakes:
+                return
+            self._append(part.chunk, part.attempts.kept, part.attempts.take_wav())
+            self._current += 1
 
     def _append(self, chunk: Chunk, spoken: Sequence, wav: torch.Tensor):
         """Add the next chunk with the audio [n] of its kept attempt."""

@@ -35,17 +35,23 @@ class Listener:
 
 @dataclass(frozen=True)
 class SpeechInput:
-    """Content of a request: turns, voices by speaker, settings, and v2's scene description."""
+    """Content of a request: turns, voices by speaker, settings, and v2's scene description.
+
+    kept: cache that spoken chunks are added to. reuses: they are read from it, too. retakes: sentence of the speech,
+    from 0 -> how often it is taken again.
+    """
 
     turns: Ordered[Turn]
     voices: Mapping[str, Voice] = field(default_factory=dict)
     params: SamplingParams = SamplingParams()
     scene: str | None = None
+    kept: SequenceStore | None = None
+    reuses: bool = False
+    retakes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DialogueOptions:
     """Options that apply to dialogues only."""
 
-    kept: SequenceStore | None  # cache that spoken chunks are read from and added to
     even: bool  # equalise the loudness of turns once all are spoken

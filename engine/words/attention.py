@@ -12,8 +12,9 @@ from ..core.codes import apply_v3
 from ..core.sequence import Sequence as Prompt
 from ..device.memory import to_device
 from ..prompt.builder import FILLER, PromptBuilder
+from ..prompt.chunking import split_sentences, split_words
 from ..talker import Talker
-from .letters import token_shares, words_of
+from .letters import token_shares
 
 _POSITIONS = 1024  # of a prefill, so that its buffers stay small
 
@@ -30,11 +31,13 @@ class Head(NamedTuple):
 class ReadWords:
     """A chunk's text as the talker reads it again: prompt, words, and which tokens are which word.
 
-    shares: [N, W], see `token_shares`; the tokens are the prompt's positions from its prefix on.
+    sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the tokens are the prompt's
+    positions from its prefix on.
     """
 
     prompt: Prompt
     words: list[str]
+    sentences: list[int]
     shares: torch.Tensor
 
 
@@ -43,13 +46,14 @@ def read_words(builder: PromptBuilder, text: str) -> ReadWords | None:
 
     It has no voice: the codes tell how the speaker sounds, and the prompt is shorter.
     """
-    words = words_of(text)
+    parts = [split_words(sentence) for sentence in split_sentences(text)]
+    words, sentences = [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
     if not words:
         return None
     prompt = builder.build(text)
     read, tokens = builder.read_text(prompt)
     shares = token_shares(words, read, tokens)
-    return None if shares is None else ReadWords(prompt, words, shares)
+    return None if shares is None else ReadWords(prompt, words, sentences, shares)
 
 
 def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from ..core.config import FRAME_RATE
 from ..prompt.builder import PromptBuilder
-from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences, split_words
+from ..prompt.chunking import LETTER_SECONDS, estimate_seconds
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
 from .attention import Head, Reading, by_layer, mean_attention, read_words
@@ -52,8 +52,7 @@ class ChunkCheck:
         self._reading: Reading | None = None
         self._checked = 0  # frames
         self._fixed = (0, 0)  # sentences that a listener may have heard, and their frames
-        sentences = [number for number, one in enumerate(split_sentences(text)) for _ in split_words(one)]
-        self._sentences = np.array(sentences)
+        self._sentences = np.array(self._chunk.sentences if self._chunk else [])
 
     def frames_to_hear(self, codes: torch.Tensor) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear."""
@@ -105,6 +104,8 @@ def judge_words(
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
     fixed: sentences and frames that must stay as they are. ended: see `ChunkCheck.verdict`.
     """
+    if attention.max(1).mean() < _LEAST:  # spares the path
+        return None
     edges, letters = [*firsts.tolist(), len(words)], np.add.reduceat([_letters(word) for word in words], firsts)
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=ended)
     sure = attention[np.arange(len(path)), path]
@@ -132,6 +133,8 @@ def frames_cleared(
 
     (0, 0) during the first sentence, and if attention does not follow the words.
     """
+    if attention.max(1).mean() < _LEAST:
+        return 0, 0
     letters = np.add.reduceat([_letters(word) for word in words], firsts)
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=False)
     if attention[np.arange(len(path)), path].mean() < _LEAST:

@@ -9,6 +9,7 @@ from higgs_tts.engine import (
     EMBEDDED,
     Engine,
     EngineConfig,
+    HiggsError,
     Listener,
     SamplingParams,
     Turn,
@@ -264,3 +265,27 @@ def test_a_dialogue_keeps_the_mended_codes(engine, planted):
         again = opened.speak_turns(scene, voices, params)
     assert not torch.equal(fresh.codes, plain.codes) and fresh.retried and not again.retried
     assert again.reused == 2 and torch.equal(again.codes, fresh.codes) and torch.equal(again.wav, fresh.wav)
+
+
+def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
+    """Without a voice, the first chunk is the voice of the others, which stay although it changes."""
+    text = f"{TEXT} Five grapes are green. Six figs are ripe and sweet. Seven dates are brown. Eight limes are sour."
+    first = engine.speak(text, params=PARAMS)
+    assert first.chunks == 2
+    once = engine.speak(text, params=PARAMS, retakes={1: 1})
+    twice = engine.speak(text, params=PARAMS, retakes={1: 2})
+    assert once.reused == 2 and not torch.equal(once.codes, twice.codes) and not torch.equal(once.codes, first.codes)
+    rest = first.said[1].frames
+    for speech in (once, twice):
+        assert speech.retried[0].text == "Two pears are in the bowl." and speech.complete
+        start = speech.said[1].frames[0]
+        assert torch.equal(speech.codes[start:], first.codes[rest[0] :])
+        assert torch.equal(speech.wav[speech.said[1].start :], first.wav[first.said[1].start :])
+        starts = first.said[0].verdict.starts
+        assert torch.equal(speech.codes[: starts[1] - 12], first.codes[: starts[1] - 12])
+    again = engine.speak(text, params=PARAMS, retakes={1: 1})
+    assert torch.equal(again.wav, once.wav)
+    plain = engine.speak(text, params=PARAMS)
+    assert torch.equal(plain.wav, first.wav) and plain.reused == 0, "speech without retakes is spoken anew"
+    with pytest.raises(HiggsError, match="There is no sentence 9 to take again: the text has 8"):
+        engine.speak(text, params=PARAMS, retakes={8: 1})
