@@ -114,7 +114,7 @@ def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):
     }
     cues = {"faster", "stretch", "shift", "run_on", "lower_bed"}
     server = {"voice", "key_variable", "calls", "timeout"}
-    assert seen == numbers | cues | server | {"device", "dtype", "fps"}
+    assert seen == numbers | cues | server | {"device", "dtype", "fps", "check"}
 
 
 def test_the_checkpoint_choice_names_the_licence(load_module):
@@ -179,7 +179,7 @@ class TestSpeak:
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n" and words == ""
         assert info.splitlines() == [
-            "0.1 s of speech in 0.0 s, 4.0 times real time. Complete.",
+            "0.1 s of speech in 0.0 s, 4.0 times real time. Spoken to the end, not checked.",
             "Warning: a warning of the loader",
             "Warning: a warning",
             "Model: higgs",

@@ -71,7 +71,7 @@ def test_a_voice_from_a_clip_is_sent_as_sound(load_module, model, fake):
     assert (call["input"], call["seed"], call["ref_text"]) == (SPEECH, 5, "What it says.")
     assert audio["sample_rate"] == 24_000 and audio["waveform"].abs().max() > 0.2 and SPEECH in srt
     lines = info.splitlines()
-    assert "Complete." in lines[0] and f"Model: higgs on SGLang-Omni at {fake.address}" in lines
+    assert "not checked." in lines[0] and f"Model: higgs on SGLang-Omni at {fake.address}" in lines
     assert f"Backend: SGLang-Omni at {fake.address} (1 chunk). " in lines[-1]
 
 
