@@ -15,7 +15,6 @@ from .attempts import Attempts
 class Take:
     """A sequence of a chunk while it is decoded."""
 
-    part: ChunkSpeech
     frames: int  # as counted in the progress
     remaining: int  # frames still expected, as counted in the progress
     cleared: int | None = None  # samples that a listener may hear; None: all

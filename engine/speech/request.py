@@ -57,7 +57,7 @@ class SpeechRequest:
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in text order
         self._parts: list[ChunkSpeech] = []  # one per chunk
-        self._speaking: dict[Sequence, Take] = {}  # not judged yet
+        self._speaking: dict[Sequence, tuple[ChunkSpeech, Take]] = {}  # not judged yet
         self._said: list[SpokenTurn] = []  # complete chunks
         self._current = 0  # index of the part to be heard next
         self._streamed = (0, 0)  # part streamed last, and its samples so far
@@ -68,9 +68,9 @@ class SpeechRequest:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Drop references to the engine, because an exception may keep this object alive."""
+        """Drop references to the engine and the cycles of parts, because an exception may keep this object alive."""
         with contextlib.suppress(AttributeError):  # already closed
-            del self._listener, self._kept, self._dialogue
+            del self._listener, self._kept, self._dialogue, self._parts, self._speaking
 
     def stages(self) -> Iterator[tuple[Stage, list[Sequence]]]:
         """Yield the sequences of each stage. A stage must be settled before the next one is requested.
@@ -189,8 +189,9 @@ class SpeechRequest:
     def _take(self, part: ChunkSpeech, sequence: Sequence) -> Take:
         """Take in a sequence that is to be decoded. A reused one expects no more frames."""
         sequence.checked = self._params.check
-        self._speaking[sequence] = Take(part, sequence.num_frames, sequence.remaining)
-        return self._speaking[sequence]
+        take = Take(sequence.num_frames, sequence.remaining)
+        self._speaking[sequence] = part, take
+        return take
 
     def _passage(self, chunk: Chunk, spoken: Sequence, text: str, voice: Voice | None, number: int) -> Sequence:
         """Build the sequence of a passage of a chunk that was spoken."""
@@ -219,7 +220,7 @@ class SpeechRequest:
             return Stage(0)
         self._slots = slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
         # A text's first chunk may use the single-row runner if it is alone.
-        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]].part is self._parts[0]
+        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]][0] is self._parts[0]
         is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
         return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
 
@@ -228,23 +229,23 @@ class SpeechRequest:
 
         Raises HiggsError if audio that was heard already is void and the listener has no `on_restart`.
         """
-        sequence, take = heard.sequence, self._speaking[heard.sequence]
+        sequence = heard.sequence
+        part, take = self._speaking[sequence]
         if heard.void:
-            self._restart(take.part, heard.void)
+            self._restart(part, heard.void)
             take.forget()
         self._done += sequence.num_frames - take.frames
         self._remaining += sequence.remaining - take.remaining
         take.frames, take.remaining = sequence.num_frames, sequence.remaining
         take.hear(heard.wav)
         take.cleared = heard.cleared
-        again = self._judge(take, sequence) if heard.is_last else []
+        again = self._judge(part, take, sequence) if heard.is_last else []
         self._stream()
         self._append_ready()
         return again
 
-    def _judge(self, take: Take, sequence: Sequence) -> list[Sequence]:
+    def _judge(self, part: ChunkSpeech, take: Take, sequence: Sequence) -> list[Sequence]:
         """Judge a finished sequence. Returns what to decode next."""
-        part = take.part
         assert part.attempts
         del self._speaking[sequence]
         again = part.attempts.add(sequence, take.wav())

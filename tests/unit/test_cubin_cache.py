@@ -81,13 +81,13 @@ def test_a_missing_home_folder_does_not_prevent_compiling(monkeypatch):
 
 
 def test_the_newest_entries_are_kept(place):
-    saved = [f"key{number}" for number in range(100)] + ["last"]
+    saved = [f"key{number}" for number in range(cubin_cache.MOST)] + ["last"]
     for number, key in enumerate(saved):
         cubin_cache.save(key, b"cubin")
         if key != "last":
             os.utime(place / f"{key}.cubin", (number, number))
     kept = {path.stem for path in place.iterdir()}
-    assert 4 <= len(kept) < 100 and kept == set(saved[-len(kept) :])
+    assert kept == set(saved[1:])
 
 
 def test_the_user_s_cache_folder_is_used(monkeypatch, tmp_path):
