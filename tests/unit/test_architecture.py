@@ -191,7 +191,7 @@ def test_no_broad_except_but_at_the_patcher_s_edge():
 
 def test_files_and_functions_stay_short():
     for path in SOURCES:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, f"{path} is over 300 lines"
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, f"{path} is over 400 lines"
         for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
