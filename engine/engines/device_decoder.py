@@ -21,12 +21,13 @@ from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.check import ChunkCheck
+from ..words.whisper_check import WhisperCheck
 from .loaded_model import LoadedModel
 
 _AHEAD = 2  # sequences queued ahead of free rows, so that the device never waits for the host
 
 Encode = Callable[[Wave, int, str], Voice]
-MakeCheck = Callable[[str], ChunkCheck]  # of a chunk's text
+MakeCheck = Callable[[str], ChunkCheck | WhisperCheck]  # of a chunk's text
 
 
 class TooSmall(HiggsError):
@@ -37,7 +38,7 @@ class DeviceDecoder:
     """Decodes with a loaded model, in the thread that holds its engine.
 
     encode: `Engine.encode_voice`. require_open(): called after every step; raises if the engine is being closed.
-    make_check: makes the check of a chunk. None if the talker's attention does not follow words.
+    make_check: makes the check of a chunk. None if nothing can check it.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class DeviceSession:
         make_check: MakeCheck | None,
     ):
         self._encode, self._require_open, self._make_check, self._peak = encode, require_open, make_check, peak
-        self._checks: dict[Sequence, ChunkCheck] = {}  # of incomplete sequences
+        self._checks: dict[Sequence, ChunkCheck | WhisperCheck] = {}  # of incomplete sequences
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows = loaded.windows()
         self._waveform = Waveform(loaded.decoder, loaded.pool, windows)
@@ -203,6 +204,8 @@ class DeviceSession:
         for sequence in [one for one, sound in self._sounds.items() if sound in given or one in moved]:
             sound = self._sounds[sequence]
             wav, is_last = sound.new(), sound.is_complete
+            if sequence in self._checks:
+                self._checks[sequence].hear(wav)
             sequence.error = sequence.error or sound.error
             if sequence.error is not None:
                 self.drop(sequence)

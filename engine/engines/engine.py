@@ -36,6 +36,7 @@ from ..words.check import ChunkCheck
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
 from ..words.letters import mark_doubts
 from ..words.whisper import WhisperAligner
+from ..words.whisper_check import WhisperCheck
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
 from .dtypes import auto_dtype, compute_dtype
@@ -263,6 +264,8 @@ class Engine(SpeechAPI):
             self._read_heads()
             heads = self.heads() if self.device.type == "cuda" else self._heads
             check = functools.partial(ChunkCheck, loaded.talker, self._builder, heads) if heads else None
+            if check is None and self._whisper is not None:
+                check = functools.partial(WhisperCheck, self._whisper)
             self._speaking = True
             try:
                 yield DeviceDecoder(loaded, self.encode_voice, self.require_open, check)

@@ -54,6 +54,9 @@ class ChunkCheck:
         self._fixed = (0, 0)  # sentences that a listener may have heard, and their frames
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
 
+    def hear(self, wav: torch.Tensor) -> None:
+        """Take in the next part of the chunk's audio, [n]: attention needs none."""
+
     def frames_to_hear(self, codes: torch.Tensor) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear."""
         if self._chunk is None or len(set(self._sentences)) < 2:
@@ -119,11 +122,11 @@ def judge_words(
         for kind, first, stop, start, end in found
     ]
     said = sentences[firsts][path]  # the sentence of each frame
-    starts = _starts(said, int(sentences[-1]) + 1)
+    starts = starts_of(said, int(sentences[-1]) + 1)
     starts[: fixed[0]] = [min(start, fixed[1]) for start in starts[: fixed[0]]]
     heard = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
     mended = [doubt for doubt in doubts if doubt not in heard]
-    return Verdict("attention", tuple(starts), _passages(mended, sentences, said, starts, fixed), fixed[1], heard)
+    return Verdict("attention", tuple(starts), passages_of(mended, sentences, said, starts, fixed), fixed[1], heard)
 
 
 def frames_cleared(
@@ -140,7 +143,7 @@ def frames_cleared(
     if attention[np.arange(len(path)), path].mean() < _LEAST:
         return 0, 0
     own = sentences[firsts]  # the sentence of each unit
-    starts = _starts(own[path], int(sentences[-1]) + 1)
+    starts = starts_of(own[path], int(sentences[-1]) + 1)
     said = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
     if said < 1:
         return 0, 0
@@ -149,7 +152,7 @@ def frames_cleared(
     return cleared, starts[cleared]
 
 
-def _starts(said: np.ndarray, count: int) -> list[int]:
+def starts_of(said: np.ndarray, count: int) -> list[int]:
     """Return the first frame of each sentence, by the sentence of each frame. [T] -> count."""
     return np.searchsorted(np.maximum.accumulate(said), np.arange(count)).tolist()
 
@@ -253,7 +256,7 @@ def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Foun
             yield "added", int(path[start]), int(path[start]) + 1, start, stop
 
 
-def _passages(
+def passages_of(
     doubts: list[Doubt], sentences: np.ndarray, said: np.ndarray, starts: list[int], fixed: tuple[int, int]
 ) -> tuple[Passage, ...]:
     """Return the passages that hold all doubts. said: the sentence of each frame. fixed: see `judge_words`."""

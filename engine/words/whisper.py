@@ -72,10 +72,27 @@ class WhisperAligner:
                 words += placed(words_of(turn.text), starts, speech.wav, turn, "whisper")
         return tuple(words)
 
-    def _starts(self, speech: SpeechResult) -> list[list[float] | None]:
+    @torch.inference_mode()
+    def hear(self, text: str, wav: torch.Tensor) -> tuple[str, list[float]] | None:
+        """Return what it writes down of a chunk [n], and the sample at which each word of the text starts.
+
+        None if it cannot be read, or if Whisper fails, which the log tells.
+        """
+        try:
+            reader = self._reader()
+            starts = reader.starts(text, wav)
+            return None if starts is None else (reader.written(wav), starts)
+        except _FAILED as error:
+            _LOG.warning("Higgs TTS could not check speech with Whisper: %s", error)
+            return None
+
+    def _reader(self) -> Reader:
         if self._loaded is None:
             self._loaded = load_whisper(self._folder, self._device)
-        reader = Reader(*self._loaded, self._device)
+        return Reader(*self._loaded, self._device)
+
+    def _starts(self, speech: SpeechResult) -> list[list[float] | None]:
+        reader = self._reader()
         return [
             reader.starts(turn.text, speech.wav[turn.start : turn.stop]) if turn.is_spoken else None
             for turn in speech.said
@@ -87,7 +104,7 @@ class Reader:
 
     def __init__(self, extractor: Any, tokenizer: Any, whisper: Any, device: torch.device):
         self._extractor, self._tokenizer, self._model, self._device = extractor, tokenizer, whisper.model, device
-        self._settings, self._begin = whisper.generation_config, []
+        self._writer, self._settings, self._begin = _Writer(whisper), whisper.generation_config, []
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._weights = {name: tensor.to(device) for name, tensor in tensors.items()}  # not pinned: too large
         layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
@@ -116,6 +133,15 @@ class Reader:
             at += len(word)
         return starts
 
+    def written(self, wav: torch.Tensor) -> str:
+        """Return what it writes down of a chunk [n] that `starts` could read, in the same language."""
+        features = self._features(wav)
+        spoken = {id_: name for name, id_ in (getattr(self._settings, "lang_to_id", None) or {}).items()}
+        given = {"language": spoken[self._begin[1]], "task": "transcribe"} if spoken else {}
+        weights = {f"whisper.model.{name}": tensor for name, tensor in self._weights.items()}
+        ids = functional_call(self._writer, weights, (features,), given)
+        return self._tokenizer.batch_decode(ids, skip_special_tokens=True)[0]
+
     def tokens(self, text: str) -> list[list[int]]:
         """Return the tokens of each word, with the space before it if it has one."""
         found, at = [], 0
@@ -132,10 +158,8 @@ class Reader:
 
     def _heard(self, wav: torch.Tensor) -> torch.Tensor:
         """Encode a sound. The first one also decides the language."""
-        sound = resample(wav, SAMPLE_RATE, HEARS)
-        features = self._extractor(sound.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
         embedding, start = self._weights["decoder.embed_tokens.weight"], self._settings.decoder_start_token_id
-        read = self._run([start], input_features=to_device(features, self._device).to(embedding.dtype))
+        read = self._run([start], input_features=self._features(wav))
         if not self._begin:
             self._begin = [start]
             if languages := getattr(self._settings, "lang_to_id", None):  # English-only models have none
@@ -144,6 +168,11 @@ class Reader:
                 self._begin += [int(ids[int(best.argmax())]), self._settings.task_to_id["transcribe"]]
             self._begin.append(self._settings.no_timestamps_token_id)
         return read.encoder_last_hidden_state
+
+    def _features(self, wav: torch.Tensor) -> torch.Tensor:
+        sound = resample(wav, SAMPLE_RATE, HEARS)
+        features = self._extractor(sound.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
+        return to_device(features, self._device).to(self._weights["decoder.embed_tokens.weight"].dtype)
 
     def attention(self, ids: list[int], hidden: torch.Tensor) -> torch.Tensor:
         """Return the attention [heads, ids, positions] of the alignment heads, fp32."""
@@ -172,6 +201,17 @@ class Reader:
         smooth = pad(normal, (margin, margin), mode="reflect").unfold(-1, 2 * margin + 1, 1).median(-1).values
         places = (torch.arange(smooth.shape[-1]) - _EARLY).clamp(min=0)
         return smooth.mean(0).cpu()[len(self._begin) - 1 : -1, places]  # a token is attended to where it is predicted
+
+
+class _Writer(torch.nn.Module):
+    """`generate` as a module's call, which takes weights from elsewhere."""
+
+    def __init__(self, whisper: Any):
+        super().__init__()
+        self.whisper = whisper
+
+    def forward(self, features: torch.Tensor, **given: Any) -> torch.Tensor:
+        return self.whisper.generate(features, **given)
 
 
 def _sounding(wav: torch.Tensor, frames: int) -> torch.Tensor:

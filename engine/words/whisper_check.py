@@ -1,0 +1,101 @@
+"""The check of a spoken chunk by what Whisper writes down. For talkers without aligning heads.
+
+It hears the words alone, so it names what is left out, said again or added, not what is mumbled.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+import numpy as np
+import torch
+
+from ..core.config import FRAME_SAMPLES
+from ..prompt.chunking import split_sentences, split_words
+from ..speech.verdict import Doubt, Verdict
+from .check import passages_of, starts_of
+from .whisper import WhisperAligner
+
+_LEAST = 8  # letters of words that Whisper would not leave out by itself
+_ADDED = 3  # words at least that nobody wrote: fewer are one word heard as several
+_ALIKE = 0.5  # share of the words heard, without which Whisper has not understood the chunk
+
+
+class WhisperCheck:
+    """The check of one chunk. Somebody who listens hears it as it comes: its doubts are named, not mended."""
+
+    def __init__(self, whisper: WhisperAligner, text: str):
+        self._whisper, self._text, self._wavs, self._is_heard = whisper, text, [torch.empty(0)], False
+
+    def hear(self, wav: torch.Tensor) -> None:
+        """Take in the next part of the chunk's audio, [n]."""
+        self._wavs.append(wav)
+
+    def frames_to_hear(self, codes: torch.Tensor) -> int:
+        """Return how many of the frames so far, codes [T, K], a listener may hear."""
+        self._is_heard = True
+        return len(codes)
+
+    def verdict(self, codes: torch.Tensor, ended: bool = True) -> Verdict | None:
+        """Return the verdict on all codes [T, K]. None if Whisper cannot read the chunk or does not understand it.
+
+        ended: False if speech was cut at a limit, so that words after it are not missed.
+        """
+        heard = self._whisper.hear(self._text, torch.cat(self._wavs))
+        if heard is None:
+            return None
+        written, starts = heard
+        frames = [min(len(codes), round(start / FRAME_SAMPLES)) for start in starts]
+        return judge_written(self._text, written, [*frames, len(codes)], ended, self._is_heard)
+
+
+def judge_written(text: str, written: str, edges: list[int], ended: bool = True, heard: bool = False) -> Verdict | None:
+    """Return the verdict on a chunk by what was written down. None if that is not about its text.
+
+    edges: the first frame of each of the chunk's words, and the number of frames. heard: all of it stays.
+    """
+    parts = [split_words(sentence) for sentence in split_sentences(text)]
+    words, sentences = [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
+    said = [word for sentence in split_sentences(written) for word in split_words(sentence)]
+    matcher = SequenceMatcher(None, [*map(_plain, words)], [*map(_plain, said)], autojunk=False)
+    if sum(block.size for block in matcher.get_matching_blocks()) < _ALIKE * len(words):
+        return None
+    doubts = [
+        Doubt(kind, " ".join(words[first:stop]), (first, stop), (edges[first], edges[stop]))
+        for kind, first, stop in _differences(matcher)
+        if ended or kind != "missing" or stop < len(words)
+    ]
+    own = np.array(sentences)
+    spoken = np.repeat(own, np.diff([0, *edges[1:]]))  # the sentence of each frame
+    starts = starts_of(spoken, len(parts))
+    fixed = (len(parts), edges[-1]) if heard else (0, 0)
+    mended = () if heard else passages_of(doubts, own, spoken, starts, fixed)
+    return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if heard else ())
+
+
+def _differences(matcher: SequenceMatcher) -> Iterator[tuple[str, int, int]]:
+    """Yield (kind, first word, the one after the last) of what was written down otherwise."""
+    for tag, first, stop, start, end in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        asked, got = matcher.a[first:stop], matcher.b[start:end]
+        lacks = sum(map(len, asked)) - sum(map(len, got))  # numbers are written in digits, compounds apart
+        if lacks >= _LEAST and 2 * lacks > sum(map(len, asked)):
+            yield "missing", first, stop
+        elif len(got) - len(asked) >= 2 and -2 * lacks > sum(map(len, got)):
+            place = _before(matcher.a[:stop], got) or _before(matcher.a[: stop + len(got)], got)
+            if place or len(got) - len(asked) >= _ADDED:
+                yield ("again", *place) if place else ("added", max(0, first - 1), max(1, first))
+
+
+def _before(words: list[str], got: list[str]) -> tuple[int, int] | None:
+    """Return the last words that end a text, if the words written end like this."""
+    size = len(got)
+    return (len(words) - size, len(words)) if size and words[-size:] == got else None
+
+
+def _plain(word: str) -> str:
+    """Return the letters and digits of a word, without case, marks and signs."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKD", word).casefold()))
