@@ -17,6 +17,7 @@ from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
+from higgs_tts.tests.watched import watching
 
 CPU = torch.device("cpu")
 TEXT_VOCAB = 300
@@ -190,6 +191,13 @@ def codec_of_transformers():
 @pytest.fixture(scope="session")
 def in_memory():
     return Tensors
+
+
+@pytest.fixture
+def before_steps():
+    """before_steps(watch): watch(backend) is called before each step of engines with runner="watched"."""
+    with contextlib.ExitStack() as stack:
+        yield lambda watch: stack.enter_context(watching(watch))
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, Samplin
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
-from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.engines.cluster.worker import About, Orders, Unfit, Worker
 from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.speech_input import SpeechInput
@@ -34,7 +33,7 @@ TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one
 
 @pytest.fixture(scope="module")
 def config(written):
-    return EngineConfig(str(written["v3"]), device="cpu", context=512)
+    return EngineConfig(str(written["v3"]), device="cpu", context=512, runner="watched")
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +100,11 @@ class TestWorker:
         worker.give(1, Orders(is_end=True))
         assert not list(news)
 
-    def test_a_device_without_room_is_reported(self, worker, config, monkeypatch):
-        def fail(runner):
+    def test_a_device_without_room_is_reported(self, worker, config, before_steps):
+        def fail(backend):
             raise torch.cuda.OutOfMemoryError("planted")
 
-        monkeypatch.setattr(ModelRunner, "step", fail)
+        before_steps(fail)
         stage, sequences = self.asked(config)
         worker.give(1, Orders(sequences))
         assert list(worker.decode(1, stage))[-1] == Unfit(f"The CPU of {platform.node()} ran out of memory")

@@ -46,7 +46,7 @@ def calls_of(engine, rows):
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
         yield engine
 
 
@@ -97,9 +97,8 @@ def test_an_unspeakable_text_is_refused_and_others_go_on(engine, voice):
 
 
 @pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
-def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatch, what):
-    fills, step = ModelRunner.fills, ModelRunner.step
-    bad = []
+def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatch, before_steps, what):
+    fills, bad = ModelRunner.fills, []
 
     def fails(runner, admitted, prefixes):
         if rows := [row for row, sequence in admitted if sequence.text == TEXTS[2]]:
@@ -108,14 +107,13 @@ def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatc
                 raise torch.cuda.OutOfMemoryError("planted")
         yield from fills(runner, admitted, prefixes)
 
-    def spoils(runner):
-        step(runner)
+    def spoil(backend):
         if bad and what != "no memory for its prompt":
-            runner.state.logits[bad.pop()] = float("nan")
+            backend.state.logits[bad.pop()] = float("nan")
 
     expected = engine.speak(TEXTS[1], voice, PARAMS)
     monkeypatch.setattr(ModelRunner, "fills", fails)
-    monkeypatch.setattr(ModelRunner, "step", spoils)
+    before_steps(spoil)
     with calls_of(engine, 2) as call:
         stays, ends = call(TEXTS[1], voice), call(TEXTS[2], voice)
         errors = {one.request: one.error for one in call.run()}

@@ -29,9 +29,8 @@ def folder(written):
 def cards(folder):
     """cards(n) -> so many open engines."""
     with ExitStack() as stack:
-        yield lambda count=2: [
-            stack.enter_context(Engine(EngineConfig(model=folder, device="cpu", context=512))) for _ in range(count)
-        ]
+        config = EngineConfig(folder, device="cpu", context=512, runner="watched")
+        yield lambda count=2: [stack.enter_context(Engine(config)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +41,16 @@ def alone(folder):
 
 
 @pytest.fixture
-def steps(monkeypatch):
+def steps(before_steps):
     """steps(when): call when(engine's talker, number of its steps so far) before each step."""
-    step, counts = ModelRunner.step, {}
+    counts = {}
 
     def plant(when):
-        def planted(runner):
-            counts[runner.talker] = counts.get(runner.talker, 0) + 1
-            when(runner.talker, counts[runner.talker])
-            step(runner)
+        def planted(backend):
+            counts[backend.talker] = counts.get(backend.talker, 0) + 1
+            when(backend.talker, counts[backend.talker])
 
-        monkeypatch.setattr(ModelRunner, "step", planted)
+        before_steps(planted)
         return counts
 
     return plant

@@ -19,7 +19,6 @@ from higgs_tts.engine.engines import engine as engine_module
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.core.config import CallLimits  # noqa: E402
-from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
@@ -34,7 +33,7 @@ PARAMS = SamplingParams(seed=3, max_frames=40, retries=0)
 
 
 def opened():
-    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024))
+    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched"))
 
 
 @pytest.fixture(scope="module")
@@ -321,14 +320,14 @@ def test_a_key_of_bytes_that_are_not_text_works(another):
             assert ask(port, "GET", "/v1/models", headers=[f"Authorization: Bearer {key}"])[0] == status
 
 
-def test_a_failing_engine_answers_waiting_calls_and_serves_the_next(another, monkeypatch):
-    speaker, ends, real = SpeakerThread(another), [], ModelRunner.step
+def test_a_failing_engine_answers_waiting_calls_and_serves_the_next(another, before_steps):
+    speaker, ends, errors = SpeakerThread(another), [], [HiggsError("The model produced values that are not numbers.")]
 
-    def fail(self):
-        monkeypatch.setattr(ModelRunner, "step", real)
-        raise HiggsError("The model produced values that are not numbers.")
+    def fail(backend):
+        if errors:
+            raise errors.pop()
 
-    monkeypatch.setattr(ModelRunner, "step", fail)
+    before_steps(fail)
     try:
         speaker.speak(SpeechJob("One apple.", ends.append, params=PARAMS))
         wait_for(lambda: len(ends) == 1)

@@ -19,7 +19,6 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.core.config import CallLimits
-from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.serve.metrics import ServerMetrics
 from higgs_tts.engine.serve.streams import EventStream
 from higgs_tts.tests.speech_servers import ask, error_of, running
@@ -31,22 +30,21 @@ SAMPLE = re.compile(r"^(higgs_tts_\w+?)(?:\{([^}]*)\})? (\S+)$")
 
 @pytest.fixture
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
         yield engine
 
 
 @pytest.fixture
-def gate(monkeypatch):
+def gate(before_steps):
     """gate(steps): the model stops after so many steps until the returned event is set."""
 
     def begin(steps):
-        event, count, step = threading.Event(), itertools.count(), ModelRunner.step
+        event, count = threading.Event(), itertools.count()
 
-        def gated(self):
+        def hold(backend):
             assert next(count) < steps or event.wait(600)
-            return step(self)
 
-        monkeypatch.setattr(ModelRunner, "step", gated)
+        before_steps(hold)
         return event
 
     return begin

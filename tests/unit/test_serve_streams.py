@@ -12,7 +12,6 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Samplin
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
-from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve import sound  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
@@ -25,7 +24,7 @@ BROKEN = "(?i)connection|peer closed"  # by the client's HTTP library, or the cl
 
 
 def opened():
-    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024))
+    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched"))
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +43,19 @@ def alone():
 
 
 @pytest.fixture
-def gate(monkeypatch):
+def gate(before_steps):
     """gate(steps): the model stops after so many steps until the returned event is set, then `go_on`."""
 
-    def begin(steps, go_on=ModelRunner.step):
-        event, count, step = threading.Event(), itertools.count(), ModelRunner.step
+    def begin(steps, go_on=lambda backend: None):
+        event, count = threading.Event(), itertools.count()
 
-        def gated(self):
-            if next(count) < steps:
-                return step(self)
-            if not event.wait(600):
-                raise HiggsError("Nothing was heard before the gate.")
-            return go_on(self)
+        def hold(backend):
+            if next(count) >= steps:
+                if not event.wait(600):
+                    raise HiggsError("Nothing was heard before the gate.")
+                go_on(backend)
 
-        monkeypatch.setattr(ModelRunner, "step", gated)
+        before_steps(hold)
         return event
 
     return begin

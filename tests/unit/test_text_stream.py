@@ -20,7 +20,6 @@ from higgs_tts.engine.voice.voice import voice_of_speech
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 from higgs_tts.engine.core.config import CallLimits  # noqa: E402
-from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve import text_stream  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.text_session import read_session  # noqa: E402
@@ -42,7 +41,7 @@ def text(said):
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
         yield engine
 
 
@@ -106,7 +105,7 @@ def wait_for(condition):
 @pytest.fixture(scope="module")
 def alone():
     """Each sentence by an engine alone, in the voice of the first 3 s."""
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
         speaker, params = SpeakerThread(engine), SamplingParams(seed=3, max_frames=60, retries=0)
         spoken = []
 
@@ -260,22 +259,21 @@ def test_a_given_voice_speaks_one_file_per_sentence(served):
 class Gate:
     """Lets the model make so many steps, then holds it until `go_on`."""
 
-    def __init__(self, monkeypatch, free):
-        self.held, self.go_on, self.steps, step = threading.Event(), threading.Event(), 0, ModelRunner.step
+    def __init__(self, before_steps, free):
+        self.held, self.go_on, self.steps = threading.Event(), threading.Event(), 0
 
-        def gated(runner):
+        def hold(backend):
             if self.steps >= free and not self.go_on.is_set():
                 self.held.set()
                 if not self.go_on.wait(120):
                     raise HiggsError("Nobody opened the gate.")
             self.steps += 1
-            return step(runner)
 
-        monkeypatch.setattr(ModelRunner, "step", gated)
+        before_steps(hold)
 
 
-def test_an_interrupt_takes_effect_within_a_step_and_frees_the_row(served, monkeypatch, alone):
-    gate = Gate(monkeypatch, free=40)
+def test_an_interrupt_takes_effect_within_a_step_and_frees_the_row(served, before_steps, alone):
+    gate = Gate(before_steps, free=40)
 
     async def talk(caller):
         await caller.send({**CONFIG, "stream_audio": True}, text(TEXT + " And so"))
@@ -468,8 +466,8 @@ def test_a_bad_message_is_refused_and_the_connection_stays(served, message, para
     calling(served, talk)
 
 
-def test_messages_at_the_wrong_time_are_refused(served, monkeypatch):
-    gate = Gate(monkeypatch, free=0)  # the connection closes once "One." is spoken
+def test_messages_at_the_wrong_time_are_refused(served, before_steps):
+    gate = Gate(before_steps, free=0)  # the connection closes once "One." is spoken
 
     async def first(caller):
         await caller.send(text("Yes."))
@@ -485,14 +483,14 @@ def test_messages_at_the_wrong_time_are_refused(served, monkeypatch):
     calling(served, amid)
 
 
-def test_a_failed_sentence_is_reported_and_the_next_spoken(served, monkeypatch):
-    step = ModelRunner.step
+def test_a_failed_sentence_is_reported_and_the_next_spoken(served, before_steps):
+    errors = [HiggsError("The model produced values that are not numbers.")]
 
-    def fail(self):
-        monkeypatch.setattr(ModelRunner, "step", step)
-        raise HiggsError("The model produced values that are not numbers.")
+    def fail(backend):
+        if errors:
+            raise errors.pop()
 
-    monkeypatch.setattr(ModelRunner, "step", fail)
+    before_steps(fail)
 
     async def talk(caller):
         await caller.send({**CONFIG, "max_new_tokens": 5}, text("One. Two."), DONE)
