@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import (
+    EMBEDDED,
     Engine,
     EngineConfig,
     Engines,
@@ -20,6 +21,8 @@ from higgs_tts.engine import (
     ServerConfig,
     Turn,
 )
+from higgs_tts.engine.core.codes import EOC
+from higgs_tts.engine.decode.philox import round_keys
 from higgs_tts.engine.engines import pool
 from higgs_tts.engine.speech.decoder import ReferenceClip, Stage
 from higgs_tts.engine.speech.drive import Drive
@@ -299,3 +302,26 @@ def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, before_steps)
     with pytest.raises(Stop):
         two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=stop))
     assert 17 <= len(steps) <= 20 + 4 * (two.members - 1)
+
+
+@pytest.mark.parametrize("kind", ["one device", "two devices"])
+def test_a_sentence_spoken_again_is_the_same_on_all_decoders(monkeypatch, before_steps, kind):
+    """Each chunk breaks off within its second sentence, which is spoken again by itself."""
+    text = "The boat came in late. Nobody had seen it leave. It was full of birds. They slept in a row."
+    params = SamplingParams(seed=3, max_frames=200, chunk_seconds=4)
+
+    def break_off(backend):
+        state, first = backend.state, round_keys(params.seed)
+        is_first = (state.sampler.round_keys == first).flatten(1).all(1)
+        state.logits[:, 0, EOC].add_((is_first & (state.delay.num_generated > 45)) * 1e4)
+
+    before_steps(break_off)
+    speeches = {}
+    with contextlib.ExitStack() as stack:
+        for name in {kind, "one device"}:
+            two = KINDS[name](str(EMBEDDED), monkeypatch, stack)
+            speeches[name], heard, void = listened(two.api, text, params)
+            assert torch.allclose(torch.cat(heard), speeches[name].wav, atol=1e-5) and not void
+    assert same(speeches[kind], speeches["one device"])
+    again = {one.text for one in speeches[kind].retried if one.kept > 1}
+    assert again == {"Nobody had seen it leave.", "They slept in a row."}
