@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from ..core.config import FRAME_RATE
+from ..core.config import FRAME_RATE, FRAME_SAMPLES
 from ..prompt.builder import PromptBuilder
-from ..prompt.chunking import LETTER_SECONDS, estimate_seconds
+from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
 from .attention import Head, Reading, by_layer, mean_attention, read_words
@@ -36,6 +36,7 @@ _COPY = 7  # frames with equal codes that are no chance
 _NEAR = FRAME_RATE // 2  # frames
 _EVERY = FRAME_RATE  # frames between two checks while somebody listens
 _SURE = FRAME_RATE // 2  # frames into the next sentence after which a sentence is over
+_SOON = 0.6  # share of the first sentence's expected length that is heard unchecked; most speakers take longer
 _LONG = FRAME_RATE * 2.5  # frames on one word beyond its length, in which something else is said
 
 _Found = tuple[str, int, int, int, int]  # kind, first unit, the one after the last, first frame, the one after the last
@@ -44,30 +45,41 @@ _Found = tuple[str, int, int, int, int]  # kind, first unit, the one after the l
 class ChunkCheck:
     """The check of one chunk, also while it is spoken to a listener. Raises HiggsError as `PromptBuilder.build` does.
 
-    Until a listener has heard its first sentence, everything may be heard; each later sentence once it is checked.
+    A listener may hear the first sentence as it comes, and each later one once it is checked. Near the end of the first
+    one only what is known to be in it, so that nothing is heard that is spoken again.
     """
 
     def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], text: str):
         self._talker, self._heads, self._chunk = talker, heads, read_words(builder, text)
         self._reading: Reading | None = None
         self._checked = 0  # frames
-        self._fixed = (0, 0)  # sentences that a listener may have heard, and their frames
+        self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
+        self._cleared = self._samples = self._heard = 0  # frames that may be heard, samples made, samples heard
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
+        first = split_sentences(text)[0] if self._chunk else ""
+        self._soon = round(_SOON * estimate_seconds(first) * FRAME_RATE)
 
     def hear(self, wav: torch.Tensor) -> None:
-        """Take in the next part of the chunk's audio, [n]: attention needs none."""
+        """Take in the next part of the chunk's audio, [n]."""
+        self._samples += len(wav)
+        self._heard = max(self._heard, min(self._samples, self._cleared * FRAME_SAMPLES))
 
     def frames_to_hear(self, codes: torch.Tensor) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear."""
-        if self._chunk is None or len(set(self._sentences)) < 2:
-            return len(codes)
-        if len(codes) < self._checked + _EVERY:
-            return self._fixed[1] if self._fixed[0] else len(codes)
-        self._checked = len(codes)
-        firsts, attention = self._attention(codes)
-        sentences, frames = frames_cleared(self._chunk.words, self._sentences, firsts, attention)
-        self._fixed = max(self._fixed, (sentences, frames))
-        return self._fixed[1] if self._fixed[0] else len(codes)
+        self._cleared = max(self._cleared, self._clear(codes))
+        return self._cleared
+
+    def _clear(self, codes: torch.Tensor) -> int:
+        count = len(codes)
+        if self._chunk is None or len(set(self._sentences)) < 2 or count < self._soon:
+            return count
+        if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
+            self._checked = count
+            found = frames_cleared(self._chunk.words, self._sentences, *self._attention(codes))
+            if found is None:
+                return count
+            self._fixed = max(self._fixed, found)
+        return self._fixed[1] if self._fixed[0] else min(count, self._checked - _SURE)
 
     def verdict(self, codes: torch.Tensor, ended: bool = True) -> Verdict | None:
         """Return the verdict on all codes [T, K]. None if the words cannot be followed.
@@ -78,7 +90,8 @@ class ChunkCheck:
             return None
         copies = copied(codes.numpy())
         attention = self._attention(codes)
-        return judge_words(self._chunk.words, self._sentences, *attention, copies, self._fixed, ended)
+        heard = -(-self._heard // FRAME_SAMPLES)
+        return judge_words(self._chunk.words, self._sentences, *attention, copies, self._fixed, heard, ended)
 
     def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
@@ -100,12 +113,14 @@ def judge_words(
     attention: np.ndarray,
     copies: Iterable[tuple[int, int, int]] = (),
     fixed: tuple[int, int] = (0, 0),
+    heard: int = 0,
     ended: bool = True,
 ) -> Verdict | None:
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
-    fixed: sentences and frames that must stay as they are. ended: see `ChunkCheck.verdict`.
+    fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that he has heard; a sentence
+    that begins in them stays too. ended: see `ChunkCheck.verdict`.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
@@ -124,24 +139,26 @@ def judge_words(
     said = sentences[firsts][path]  # the sentence of each frame
     starts = starts_of(said, int(sentences[-1]) + 1)
     starts[: fixed[0]] = [min(start, fixed[1]) for start in starts[: fixed[0]]]
-    heard = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
-    mended = [doubt for doubt in doubts if doubt not in heard]
-    return Verdict("attention", tuple(starts), passages_of(mended, sentences, said, starts, fixed), fixed[1], heard)
+    if (begun := int(np.searchsorted(starts, heard))) > fixed[0]:
+        fixed = begun, [*starts, len(path)][begun]
+    stays = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
+    mended = [doubt for doubt in doubts if doubt not in stays]
+    return Verdict("attention", tuple(starts), passages_of(mended, sentences, said, starts, fixed), fixed[1], stays)
 
 
 def frames_cleared(
     words: list[str], sentences: np.ndarray, firsts: np.ndarray, attention: np.ndarray
-) -> tuple[int, int]:
+) -> tuple[int, int] | None:
     """Return the sentences of unfinished speech that are said and right, the first one in any case, and their frames.
 
-    (0, 0) during the first sentence, and if attention does not follow the words.
+    (0, 0) during the first sentence. None if attention does not follow the words.
     """
     if attention.max(1).mean() < _LEAST:
-        return 0, 0
+        return None
     letters = np.add.reduceat([_letters(word) for word in words], firsts)
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=False)
     if attention[np.arange(len(path)), path].mean() < _LEAST:
-        return 0, 0
+        return None
     own = sentences[firsts]  # the sentence of each unit
     starts = starts_of(own[path], int(sentences[-1]) + 1)
     said = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over

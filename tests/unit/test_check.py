@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.core.config import FRAME_SAMPLES
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import sentence_texts, split_sentences, split_words
 from higgs_tts.engine.words.check import ChunkCheck, frames_cleared, judge_words
@@ -163,13 +164,12 @@ def test_a_listener_hears_a_sentence_once_the_next_one_has_begun(engine, speech,
     for stop in range(4, len(codes), 4):
         cleared.append((stop, follow.frames_to_hear(codes[:stop])))
     free = [stop for stop, frames in cleared if frames == stop]
-    assert free[0] == 4 and free == list(range(4, free[-1] + 4, 4)) and at[5] < free[-1] < at[5] + 45, (
-        "the first sentence"
+    assert free == list(range(4, free[-1] + 4, 4)) and at[5] / 3 < free[-1] < at[5], "most of the first sentence"
+    later = [frames for _, frames in cleared]
+    assert later == sorted(later) and not any(
+        at[5] + 3 < frames < at[14] - 3 or frames > at[14] + 3 for frames in later
     )
-    later = [frames for stop, frames in cleared if stop > free[-1]]
-    assert later == sorted(later) and {abs(frames - at[5]) < 5 or abs(frames - at[14]) < 5 for frames in later} == {
-        True
-    }
+    assert abs(later[-1] - at[14]) <= 3, "the third sentence is being checked"
     assert follow.verdict(codes).doubts == check().verdict(codes).doubts == ()
 
 
@@ -179,10 +179,20 @@ def test_the_first_sentence_is_heard_as_it_comes_and_named_if_it_is_bad(engine, 
     follow = check()
     for stop in range(4, len(first), 4):
         follow.frames_to_hear(first[:stop])
+        follow.hear(torch.zeros(4 * FRAME_SAMPLES))
     verdict = follow.verdict(first)
     assert verdict.passages == () and [doubt.kind for doubt in verdict.heard] == ["again"] == [
         one.kind for one in verdict.doubts
     ]
+
+
+def test_a_sentence_that_was_heard_in_part_stays():
+    lost = attention([*range(5), *range(8, 18)])
+    for heard, sentences in ((0, 0), (LENGTHS[0], 1), (sum(LENGTHS[:5]) + 4, 2)):
+        verdict = judge_words(WORDS, np.array(SENTENCES), np.arange(18), lost, heard=heard)
+        assert [doubt.kind for doubt in verdict.doubts] in (["missing"], ["cut"])
+        assert bool(verdict.passages) == (sentences < 2) and bool(verdict.heard) == (sentences == 2)
+        assert verdict.fixed == (0, *verdict.starts[1:])[sentences]
 
 
 def test_frames_are_cleared_up_to_the_first_bad_sentence():
@@ -190,7 +200,7 @@ def test_frames_are_cleared_up_to_the_first_bad_sentence():
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: LENGTHS[0]]) == (0, 0)
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), good) == (2, sum(LENGTHS[:14]))
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad) == (1, sum(LENGTHS[:5]))
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), attention(EVERY, sure=0.3)) == (0, 0)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), attention(EVERY, sure=0.3)) is None
 
 
 def test_sentences_to_be_spoken_by_themselves_carry_their_tags():
