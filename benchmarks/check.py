@@ -22,6 +22,7 @@ import json
 import pathlib
 import random
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ from engine import (
 )
 
 RESULT = ROOT / "benchmarks" / "results" / "check.json"
+CARD = "higgs_tts.json"
 PROSE = ROOT / "benchmarks" / "prose.txt"
 HEADS = [[18, 3, 0], [20, 5, 0], [22, 1, 0]]  # of 36 layers
 AWAY = 0.5  # seconds from the place
@@ -65,7 +67,7 @@ def main():
         command.add_argument("files", nargs="*", type=pathlib.Path)
         command.add_argument("--device", default="cpu")
         command.add_argument("--write", action="store_true")
-        command.add_argument("--seconds", type=float, default=30.0)
+        command.add_argument("--seconds", type=float, default=30.0, help="the longest chunk")
         command.add_argument("--no-check", action="store_true")
         command.add_argument("--seed", type=int, default=1)
         command.add_argument("--whisper", type=pathlib.Path)
@@ -76,7 +78,8 @@ def main():
         command.add_argument("--listen", action="store_true", help="as somebody who listens hears it")
         command.add_argument("--whole", action="store_true", help="cut each passage to one chunk")
     given = parser.parse_args()
-    with torch.inference_mode():
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+        given.folder = pathlib.Path(folder)
         given.run(given)
 
 
@@ -98,7 +101,11 @@ class Codes:
 
 
 def opened(given: argparse.Namespace) -> Engine:
-    engine = Engine(EngineConfig(str(EMBEDDED), device=given.device))
+    """Open the embedded model without the longest chunk of its card: `--seconds` decides alone."""
+    model = pathlib.Path(shutil.copytree(EMBEDDED, given.folder / "embedded"))
+    card = json.loads((model / CARD).read_text(encoding="utf-8"))
+    (model / CARD).write_text(json.dumps({**card, "chunk_seconds": given.seconds}), encoding="utf-8")
+    engine = Engine(EngineConfig(str(model), device=given.device))
     engine.open()
     return engine
 
@@ -461,30 +468,29 @@ def verdicts(given: argparse.Namespace):
 
 def cost(given: argparse.Namespace):
     """Time speaking with and without the check, in turn, on the same codes."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = EMBEDDED
-        if given.shape:
-            model = write_shapes(pathlib.Path(folder) / given.shape, given.shape, None)
-            (model / "higgs_tts.json").write_text(json.dumps({"word_heads": HEADS}), encoding="utf-8")
-        with Engine(EngineConfig(str(model), device=given.device, batch=given.rows)) as engine:
-            passages = (prose(given.seconds) * 2)[: given.rows]
-            turns, taken = [Turn(f"A{number}", text) for number, text in enumerate(passages)], {True: [], False: []}
-            frames = round(given.seconds * 25)
-            for number in range(8):
-                check = number % 2 == 1
-                params = SamplingParams(seed=1, retries=0, chunk_seconds=0, check=check, max_frames=frames)
-                begin = time.perf_counter()
-                speech = engine.speak_turns(turns, {}, params, reuse=False)
-                taken[check].append(time.perf_counter() - begin)
-            on, off = (float(np.median(taken[check][1:])) for check in (True, False))
-            row = {
-                "method": "attention",
-                "voice": f"cost of {given.shape or 'embedded'}, {given.rows} rows, {given.device}",
-                "chunks": len(turns), "words": sum(len(one.split()) for one in passages), "frames": speech.frames,
-                "on_s": [round(one, 3) for one in taken[True]], "off_s": [round(one, 3) for one in taken[False]],
-                "cost_pct": round(100 * (on - off) / off, 2), "checked": speech.chunks - speech.unchecked,
-            }  # fmt: skip
-            save(given, [row], engine)
+    model = EMBEDDED
+    if given.shape:
+        model = write_shapes(given.folder / given.shape, given.shape, None)
+        (model / CARD).write_text(json.dumps({"word_heads": HEADS}), encoding="utf-8")
+    with Engine(EngineConfig(str(model), device=given.device, batch=given.rows)) as engine:
+        passages = (prose(given.seconds) * 2)[: given.rows]
+        turns, taken = [Turn(f"A{number}", text) for number, text in enumerate(passages)], {True: [], False: []}
+        frames = round(given.seconds * 25)
+        for number in range(8):
+            check = number % 2 == 1
+            params = SamplingParams(seed=1, retries=0, chunk_seconds=0, check=check, max_frames=frames)
+            begin = time.perf_counter()
+            speech = engine.speak_turns(turns, {}, params, reuse=False)
+            taken[check].append(time.perf_counter() - begin)
+        on, off = (float(np.median(taken[check][1:])) for check in (True, False))
+        row = {
+            "method": "attention",
+            "voice": f"cost of {given.shape or 'embedded'}, {given.rows} rows, {given.device}",
+            "chunks": len(turns), "words": sum(len(one.split()) for one in passages), "frames": speech.frames,
+            "on_s": [round(one, 3) for one in taken[True]], "off_s": [round(one, 3) for one in taken[False]],
+            "cost_pct": round(100 * (on - off) / off, 2), "checked": speech.chunks - speech.unchecked,
+        }  # fmt: skip
+        save(given, [row], engine)
 
 
 if __name__ == "__main__":
