@@ -284,6 +284,9 @@ def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
         assert torch.equal(speech.codes[: starts[1] - 12], first.codes[: starts[1] - 12])
     again = engine.speak(text, params=PARAMS, retakes={1: 1})
     assert torch.equal(again.wav, once.wav)
+    both = engine.speak(text, params=PARAMS, retakes={1: 1, 3: 1})
+    start = once.said[0].verdict.starts[3] - 12
+    assert torch.equal(both.codes[:start], once.codes[:start]) and not torch.equal(both.codes, once.codes)
     plain = engine.speak(text, params=PARAMS)
     assert torch.equal(plain.wav, first.wav) and plain.reused == 0, "speech without retakes is spoken anew"
     beyond = engine.speak(text, params=PARAMS, retakes={8: 1})

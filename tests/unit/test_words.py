@@ -158,9 +158,7 @@ def test_the_terminal_writes_words_and_lines(tmp_path, capsys):
 
 
 def test_words_get_the_numbers_of_their_sentences_over_all_chunks():
-    chunks = [
-        SpokenTurn("", text, 0, stop) for text, stop in (("One. Two words.", 9), ("Three.", 0), ("Four.", 9))
-    ]
+    chunks = [SpokenTurn("", text, 0, stop) for text, stop in (("One. Two words.", 9), ("Three.", 0), ("Four.", 9))]
     words = mark_words([Word(text, 0, 0) for text in ("One.", "Two", "words.", "Four.")], chunks, 2)
     assert [word.sentence for word in words] == [2, 3, 3, 5]
 
