@@ -148,9 +148,20 @@ def test_an_earlier_run_is_kept_with_its_retakes(spoken):
 
 def test_another_text_or_seed_has_no_retakes(spoken):
     page = spoken.page
-    for name, other in (("text", "Something else."), ("seed", 77)):
-        page.evaluate(WRITE, ["HiggsTTSSpeak", "retakes", "1:1"])
-        page.evaluate(WRITE, ["HiggsTTSSpeak", name, value(spoken, name)])
-        assert value(spoken, "retakes") == "1:1"
-        page.evaluate(WRITE, ["HiggsTTSSpeak", name, other])
-        assert value(spoken, "retakes") == ""
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "retakes", "1:1"])
+    page.evaluate(
+        "text => [...document.querySelectorAll('textarea')].find(({ value }) => value === text).focus()", TEXT
+    )
+    page.keyboard.press("End")
+    assert value(spoken, "retakes") == "1:1"
+    page.keyboard.type(" A")
+    page.wait_for_function(f"text => ({VALUE})(['HiggsTTSSpeak', 'text']) === text", arg=f"{TEXT} A")
+    assert value(spoken, "retakes") == ""
+
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "retakes", "1:1"])
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "control_after_generate", "randomize"])
+    seed = value(spoken, "seed")
+    spoken.start()
+    spoken.until_done()
+    assert page.evaluate("runs.at(-1).retakes") == "1:1" and value(spoken, "seed") != seed
+    assert value(spoken, "retakes") == ""
