@@ -71,6 +71,7 @@ def test_doubtful_words_are_underlined_and_say_why(spoken):
     doubtful = spoken.page.locator(".higgs-doubt")
     assert doubtful.all_inner_texts() == ["Two", "pears"]
     assert [word.get_attribute("title") for word in doubtful.all()] == [REASON] * 2
+    assert spoken.page.locator(".higgs-word[title]").count() == 2, "others have the text's tooltip"
     style = "word => getComputedStyle(word).textDecorationLine"
     assert doubtful.first.evaluate(style) == "underline"
     assert spoken.page.locator(".higgs-word").first.evaluate(style) == "none"

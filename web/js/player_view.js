@@ -170,7 +170,7 @@ export class PlayerView {
             title: player.isActive ? say("Pause") : say("Play"),
         })
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
-        const isTimed = sound.words.some(({ method, sentence }) => sentence && method === "attention")
+        const isTimed = sound.words.some(({ method, sentence }) => sentence && method !== "estimated")
         update(this.again.style, { display: this.retakes && isTimed ? "" : "none" }) // without, no word is checked
         update(this.time, { textContent: `${clock(position)} · ${left}` })
         update(this.volume, { value: String(volume) })

@@ -131,8 +131,11 @@ export class SpokenText {
         const span = make("span", "higgs-word")
         span.textContent = word
         span.setAttribute("role", "button")
-        span.title = reasonOf(shown)
-        span.classList.toggle("higgs-doubt", Boolean(span.title))
+        const reason = reasonOf(shown)
+        if (reason) {
+            span.title = reason
+            span.classList.add("higgs-doubt")
+        }
         turn.append(span)
         return span
     }
