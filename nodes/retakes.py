@@ -21,8 +21,8 @@ def retakes_input() -> io.Input:
         advanced=True,
         placeholder="3:1, 7:2",
         tooltip="Sentences to take again with another seed while the rest stays. 3:1, 7:2 takes the third sentence "
-        "again once, and the seventh twice. The player's button fills this in, and another text or seed clears it. Clear "
-        "it yourself if you change the voice.",
+        "again once, and the seventh twice. The player's button fills this in, and another text or seed clears it. "
+        "Clear it yourself if you change the voice.",
     )
 
 
