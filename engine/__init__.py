@@ -86,6 +86,7 @@ from .voice.clip import (
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn
 from .words.estimate import estimate as estimate_words
+from .words.letters import mark_words
 from .words.mouth import OPENNESS, Mouth, mouth_of
 from .words.word import Word, moved, read_words, word_rows, words_json
 
@@ -137,6 +138,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "turn_to_srt",
     "Word",
     "estimate_words",
+    "mark_words",
     "moved",
     "read_words",
     "word_rows",

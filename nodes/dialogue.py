@@ -15,6 +15,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import listed_pronunciations, voice_called
+from .retakes import read_retakes, retakes_input
 from .speak import (
     advanced_inputs,
     check_input,
@@ -71,6 +72,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 retries_input(),
                 srt_words_input(),
                 check_input(),
+                retakes_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The whole scene: 24 kHz, mono."),
@@ -106,6 +108,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         reuse: bool = True,
         even_loudness: bool = True,
         srt_words: int = 0,
+        retakes: str = "",
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -116,10 +119,10 @@ class HiggsTTSDialogue(io.ComfyNode):
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
             given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
             turns = said_as(pronunciations).respelled(dialogue.turns)
-            what = turns, given, params, scene.strip() or None
+            what, again = (turns, given, params, scene.strip() or None), read_retakes(retakes)
             engine = load_engine(model)
-            speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness)
-            speech, words = with_player(engine, speak, params.seed, script)
+            speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness, retakes=again)
+            speech, words = with_player(engine, speak, params.seed, script, retakes)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings, *voice_doubts(sockets, given))

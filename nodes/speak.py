@@ -35,6 +35,7 @@ from .comfy.node_errors import check_interrupt, node_errors
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
 from .page import events
+from .retakes import read_retakes, retakes_input
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Speak"
@@ -75,6 +76,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 retries_input(),
                 srt_words_input(),
                 check_input(),
+                retakes_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
@@ -100,6 +102,7 @@ class HiggsTTSSpeak(io.ComfyNode):
         scene: str = "",
         pronunciations: str = "",
         srt_words: int = 0,
+        retakes: str = "",
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -107,10 +110,10 @@ class HiggsTTSSpeak(io.ComfyNode):
             params = sampling(settings, SamplingParams())
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
-            said = said_as(pronunciations).apply(text)
+            said, again = said_as(pronunciations).apply(text), read_retakes(retakes)
             engine = load_engine(model)
-            speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None)
-            speech, words = with_player(engine, speak, params.seed, text)
+            speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None, retakes=again)
+            speech, words = with_player(engine, speak, params.seed, text, retakes)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
         told = describe(speech, model.model.label, (*model.model.warnings, *_hints(text)))
         return io.NodeOutput(audio.from_speech(speech), told, to_srt(speech, words, srt_words), words_json(words))
@@ -142,13 +145,17 @@ def _hints(text: str) -> list[str]:
 
 
 def with_player(
-    engine: SpeechAPI, speak: Callable[..., SpeechResult], seed: int | None = None, said: str = ""
+    engine: SpeechAPI,
+    speak: Callable[..., SpeechResult],
+    seed: int | None = None,
+    said: str = "",
+    retakes: str = "",
 ) -> tuple[SpeechResult, tuple[Word, ...] | None]:
     """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
 
-    seed, said: see `events.heard`.
+    seed, said, retakes: see `events.heard`.
     """
-    with events.heard(seed, said) as sound:
+    with events.heard(seed, said, retakes) as sound:
         if sound is None:
             return with_bar(speak), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
@@ -300,7 +307,7 @@ def retries_input() -> io.Input:
 
 
 def check_input() -> io.Input:
-    """The check widget. Comes last, like every new widget: workflows store them by position."""
+    """The check widget. Comes after those of older workflows, which store widgets by position."""
     return io.Boolean.Input(
         "check",
         default=SamplingParams.check,

@@ -34,7 +34,7 @@ from ..words.align import align, find_heads
 from ..words.attention import Head
 from ..words.check import ChunkCheck
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
-from ..words.letters import mark_doubts
+from ..words.letters import mark_words
 from ..words.whisper import WhisperAligner
 from ..words.whisper_check import WhisperCheck
 from ..words.word import Word
@@ -208,10 +208,10 @@ class Engine(SpeechAPI):
     def words(self, speech: SpeechResult) -> tuple[Word, ...]:
         with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # a full or closed device costs only exact times
             if heads := self.heads():
-                return mark_doubts(self.words_by(heads, speech), speech.said)
+                return mark_words(self.words_by(heads, speech), speech.said)
             if self._whisper is not None:
                 with self._talker():
-                    return mark_doubts(self._whisper.align(speech), speech.said)
+                    return mark_words(self._whisper.align(speech), speech.said)
         return super().words(speech)
 
     @torch.inference_mode()

@@ -22,7 +22,7 @@ from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
 from ..words.estimate import estimate
-from ..words.letters import mark_doubts
+from ..words.letters import mark_words
 from ..words.word import Word
 
 
@@ -56,9 +56,9 @@ class SpeechAPI(ABC):
 
         Long text is split at sentence ends into sequences that decode together. Without a voice, the first one is
         spoken alone and becomes the voice of the rest. `scene` is v2's scene description. retakes: sentence, from 0 ->
-        how often it is taken again with another seed, while all else stays. Raises HiggsError if the text is empty, a
-        prompt does not fit the context, the voice is of another codec, there are fewer sentences than that, or the
-        engine is closed meanwhile.
+        how often it is taken again with another seed, while all else stays; a warning names sentences that do not
+        exist. Raises HiggsError if the text is empty, a prompt does not fit the context, the voice is of another
+        codec, or the engine is closed meanwhile.
         """
         what = SpeechInput(
             (Turn("", text),),
@@ -109,7 +109,7 @@ class SpeechAPI(ABC):
         By the talker's attention, if it has aligning heads; else by Whisper's, if one is configured; else, or if the
         engine is closed or short of memory, estimated.
         """
-        return mark_doubts((word for chunk in speech.said for word in estimate(speech.wav, chunk)), speech.said)
+        return mark_words((word for chunk in speech.said for word in estimate(speech.wav, chunk)), speech.said)
 
     @torch.inference_mode()
     def _speak(self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None) -> SpeechResult:

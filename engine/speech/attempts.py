@@ -79,8 +79,9 @@ class Attempts:
             return self._end() if self._spliced is None else [self._spliced]
         if sequence is self._spliced:
             if self.is_retaken or badness(flaws) <= badness(self.flaws[self.number - 1]):
-                heard = self._best.verdict.fixed * FRAME_SAMPLES if isinstance(self._best.verdict, Verdict) else 0
-                wav = torch.cat([self._wav[:heard], wav[heard:]])
+                if isinstance(self._best.verdict, Verdict) and not self.is_retaken:  # of a retake, nothing was heard
+                    heard = self._best.verdict.fixed * FRAME_SAMPLES
+                    wav = torch.cat([self._wav[:heard], wav[heard:]])
                 self.flaws[self.number - 1], self._best, self._wav = flaws, sequence, wav
             return self._end()
         self.flaws.append(flaws)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -67,8 +67,7 @@ class Mending:
         self._texts = sentence_texts(spoken.text)
         self._level, self._pace = speech_level(wav), _pace(spoken.text, wav)
         self.repairs = [self._wanted(*item) for item in sorted(wanted.items())] if wanted else self._needed()
-        again = {number for repair in self.repairs for number in range(*repair.passage.sentences)}
-        self._voice = spoken.voice if isinstance(spoken.voice, Voice) else self._reference(again)
+        self._bad = {number for repair in self.repairs for number in range(*repair.passage.sentences)}
 
     def _needed(self) -> list[Repair]:
         repairs = []
@@ -119,12 +118,17 @@ class Mending:
         return sequence
 
     def _try(self, repair: Repair) -> Sequence:
-        sequence = self._speak(repair.text, self._voice, repair.first + len(repair.flaws) - 1)
+        voice = self._spoken.voice if isinstance(self._spoken.voice, Voice) else self._reference(repair)
+        sequence = self._speak(repair.text, voice, repair.first + len(repair.flaws) - 1)
         self._running[sequence] = repair
         return sequence
 
-    def _reference(self, bad: Collection[int]) -> Voice | None:
-        """Return the longest run of the other sentences as a voice, or None if there is none."""
+    def _reference(self, repair: Repair) -> Voice | None:
+        """Return the longest run of good sentences as a voice, or None if there is none.
+
+        One that is wanted depends on no other: each keeps its sound whatever else is taken again.
+        """
+        bad = range(*repair.passage.sentences) if repair.is_wanted else self._bad
         edges = [*self._verdict.starts, len(self._codes)]
         best, first = (0, 0), 0
         for number in range(len(self._texts)):

@@ -159,8 +159,8 @@ class SpeechRequest:
             count = len(split_sentences(part.chunk.text))
             part.retakes = {at - first: times for at, times in self._retakes.items() if first <= at < first + count}
             first += count
-        if beyond := sorted(at + 1 for at in self._retakes if not 0 <= at < first):
-            raise HiggsError(f"There is no sentence {beyond[0]} to take again: the text has {first}.")
+        for beyond in sorted(at + 1 for at in self._retakes if self._retakes[at] and not 0 <= at < first):
+            self._warnings.append(f"There is no sentence {beyond} to take again: the text has {first}.")
 
     def _spoken(self) -> list[Sequence | None]:
         return [part.spoken for part in self._parts]
@@ -250,8 +250,10 @@ class SpeechRequest:
         del self._speaking[sequence]
         again = part.attempts.add(sequence, take.wav())
         if part.spoken is not None:
-            # Do not cache speech that would be better if nobody had heard its beginning already.
-            is_bound = part.attempts.asked.listened and (any(part.attempts.flaws) or part.attempts.repairs)
+            # Do not reuse turns that would be better if nobody had heard their beginning already. A text is reused
+            # for retakes only, which keep what was heard.
+            is_bad = any(part.attempts.flaws) or part.attempts.repairs
+            is_bound = self._dialogue is not None and part.attempts.asked.listened and is_bad
             if self._kept is not None and not is_bound and not part.attempts.is_retaken:
                 self._kept.keep(part.attempts.asked, part.spoken)
             return []
@@ -280,6 +282,7 @@ class SpeechRequest:
         if (
             part.attempts
             and part.spoken is None
+            and not (part.retakes or part.attempts.is_retaken)  # its sound is not what it will be
             and (part.attempts.is_only or (self._current == 0 and not part.attempts.flaws))
         ):
             wav = part.take.wav()[: part.take.cleared] if part.take else torch.empty(0)

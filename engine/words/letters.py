@@ -20,11 +20,18 @@ def words_of(text: str) -> list[str]:
     return [word for sentence in split_sentences(text) for word in split_words(sentence)]
 
 
-def mark_doubts(words: Iterable[Word], chunks: Iterable[SpokenTurn]) -> tuple[Word, ...]:
-    """Return the words of a speech, in order, with the doubts of its chunks' verdicts."""
+def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int = 0) -> tuple[Word, ...]:
+    """Return the words of a speech, in order, with their sentences' numbers and the doubts of its chunks' verdicts.
+
+    first: number of the chunks' first sentence.
+    """
     found, rest = [], iter(words)
     for chunk in chunks:
-        own = list(itertools.islice(rest, len(words_of(chunk.text)) if chunk.is_spoken else 0))
+        sentences = split_sentences(chunk.text)
+        numbers = [at for at, sentence in enumerate(sentences, first) for _ in split_words(sentence)]
+        own = list(itertools.islice(rest, len(numbers) if chunk.is_spoken else 0))
+        own = [replace(word, sentence=number) for word, number in zip(own, numbers, strict=False)]
+        first += len(sentences)
         for doubt in chunk.verdict.doubts if chunk.verdict else ():
             for number in range(*doubt.words):
                 own[number] = replace(own[number], doubt=doubt.kind)

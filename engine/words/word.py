@@ -20,6 +20,7 @@ class Word:
     speaker: str = ""
     method: str = "estimated"  # how the times were found: attention, whisper or estimated
     doubt: str = ""  # why it is doubtful, a key of DOUBTS
+    sentence: int = 0  # number in the speech, as `retakes` of `speak` takes it
 
 
 def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:

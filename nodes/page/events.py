@@ -33,6 +33,7 @@ class Run:
     workflow: str | None = None  # workflow id that the queueing page gave; None without one
     seed: int | None = None  # seed that reproduces the sound; None if the seed is not enough
     said: str = ""
+    retakes: str = ""  # as the node's widget has them
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -61,7 +62,7 @@ class Run:
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
-        return {"id": self.id, **place, "seed": seed, "said": said}
+        return {"id": self.id, **place, "seed": seed, "said": said, "retakes": self.retakes}
 
 
 def listen(client: str, on: bool) -> None:
@@ -84,10 +85,11 @@ def runs_of(client: str, workflow: str | None = None) -> list[Run]:
 
 
 @contextmanager
-def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]:
+def heard(seed: int | None = None, said: str = "", retakes: str = "") -> Iterator[LiveSound | None]:
     """Yield the running node's sound for the page that queued it, or None if no page listens.
 
-    seed: the node's, if it and the other inputs reproduce the sound. said: the beginning of the text.
+    seed: the node's, if it and the other inputs reproduce the sound. said: the beginning of the text. retakes: the
+    node's.
     """
     server = getattr(PromptServer, "instance", None)  # scripts run nodes without a server
     client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
@@ -97,7 +99,7 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
         yield None
         return
     prompt = getattr(server, "last_prompt_id", "")
-    run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said)
+    run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said, retakes)
     _make_room()
     _runs[run.id] = run
     server.send_sync(RUN, run.about(), client)

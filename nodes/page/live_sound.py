@@ -16,7 +16,17 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from ...engine import FRAME_RATE, SAMPLE_RATE, SpokenTurn, Word, estimate_words, moved, pcm_bytes, word_rows
+from ...engine import (
+    FRAME_RATE,
+    SAMPLE_RATE,
+    SpokenTurn,
+    Word,
+    estimate_words,
+    mark_words,
+    moved,
+    pcm_bytes,
+    word_rows,
+)
 
 FRAME = SAMPLE_RATE // FRAME_RATE  # samples per number of the outline
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
@@ -87,7 +97,7 @@ class LiveSound:
 
     def finish(self, wav: torch.Tensor, words: Iterable[Word] = ()) -> None:
         """Set the whole waveform [n] and its words, replacing earlier ones that differ."""
-        _jobs.put(functools.partial(self._write, self._complete, (wav.numpy(), word_rows(words))))
+        _jobs.put(functools.partial(self._write, self._complete, (wav.numpy(), _rows(words))))
 
     def stop(self) -> None:
         """End the sound."""
@@ -191,7 +201,8 @@ class LiveSound:
     def _spell(self, what: tuple[SpokenTurn, torch.Tensor]):
         chunk, wav = what
         words = estimate_words(wav, replace(chunk, start=0, stop=len(wav)))
-        self._words += word_rows(moved(words, chunk.start / SAMPLE_RATE))
+        first = self._words[-1]["sentence"] if self._words else 0
+        self._words += _rows(mark_words(moved(words, chunk.start / SAMPLE_RATE), [chunk], first))
 
     def _restart(self, why: str):
         self.restarts = [*self.restarts, why]
@@ -235,6 +246,12 @@ def settle(seconds: float) -> bool:
     done = threading.Event()
     _jobs.put(done.set)
     return done.wait(seconds)
+
+
+def _rows(words: Iterable[Word]) -> list[dict]:
+    """Return words for the page, each with the number of its sentence, from 1, as the widget `retakes` takes it."""
+    words = list(words)
+    return [{**row, "sentence": word.sentence + 1} for row, word in zip(word_rows(words), words, strict=True)]
 
 
 def _loudest(frames: np.ndarray) -> bytes:

@@ -9,7 +9,6 @@ from higgs_tts.engine import (
     EMBEDDED,
     Engine,
     EngineConfig,
-    HiggsError,
     Listener,
     SamplingParams,
     Turn,
@@ -285,7 +284,36 @@ def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
         assert torch.equal(speech.codes[: starts[1] - 12], first.codes[: starts[1] - 12])
     again = engine.speak(text, params=PARAMS, retakes={1: 1})
     assert torch.equal(again.wav, once.wav)
+    both = engine.speak(text, params=PARAMS, retakes={1: 1, 3: 1})
+    start = once.said[0].verdict.starts[3] - 12
+    assert torch.equal(both.codes[:start], once.codes[:start]) and not torch.equal(both.codes, once.codes)
     plain = engine.speak(text, params=PARAMS)
     assert torch.equal(plain.wav, first.wav) and plain.reused == 0, "speech without retakes is spoken anew"
-    with pytest.raises(HiggsError, match="There is no sentence 9 to take again: the text has 8"):
-        engine.speak(text, params=PARAMS, retakes={8: 1})
+    beyond = engine.speak(text, params=PARAMS, retakes={8: 1})
+    assert torch.equal(beyond.wav, first.wav)
+    assert beyond.warnings == ("There is no sentence 9 to take again: the text has 8.",)
+
+
+def test_a_listener_hears_the_retake_and_nothing_before_it(engine):
+    first = engine.speak(TEXT, params=PARAMS)
+    heard = []
+    listener = Listener(on_audio=lambda wav: heard.append(wav.clone()), on_restart=lambda why: pytest.fail(why))
+    speech = engine.speak(TEXT, params=PARAMS, listener=listener, retakes={0: 1})
+    assert torch.equal(torch.cat(heard), speech.wav) and not torch.equal(speech.codes, first.codes)
+    assert speech.retried[0].text == "One apple is on the table."
+
+
+def test_a_retake_keeps_what_a_listener_heard_although_it_was_in_doubt(engine, planted):
+    plain = engine.speak(TEXT, params=PARAMS)
+    planted(plain.codes, 3)
+    heard = []
+    listener = Listener(on_audio=lambda wav: heard.append(wav.clone()), on_restart=lambda why: pytest.fail(why))
+    first = engine.speak(TEXT, params=PARAMS, listener=listener)
+    assert torch.equal(torch.cat(heard), first.wav) and not torch.equal(first.codes, plain.codes)
+    again = engine.speak(TEXT, params=PARAMS, listener=listener, retakes={1: 1})
+    _, start, stop, _ = first.said[0].verdict.starts
+    after = len(first.codes) - stop - 12
+    assert torch.equal(again.codes[: start - 12], first.codes[: start - 12])
+    assert torch.equal(again.codes[-after:], first.codes[-after:]) and not torch.equal(again.codes, first.codes)
+    before = (start - 24) * FRAME_SAMPLES
+    assert torch.allclose(again.wav[:before], first.wav[:before], atol=1e-5)

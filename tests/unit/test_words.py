@@ -16,6 +16,7 @@ from higgs_tts.engine import (
     SpokenTurn,
     Turn,
     Word,
+    mark_words,
     to_srt,
     turn_to_srt,
     words_by_turn,
@@ -154,6 +155,12 @@ def test_the_terminal_writes_words_and_lines(tmp_path, capsys):
     assert main([*command, "--srt-out", str(srt), "--srt-words", "99"]) == 2
     assert "srt_words is 99" in capsys.readouterr().err
     assert main([*command, "--words", str(tmp_path / "a.txt")]) == 2 and ".json" in capsys.readouterr().err
+
+
+def test_words_get_the_numbers_of_their_sentences_over_all_chunks():
+    chunks = [SpokenTurn("", text, 0, stop) for text, stop in (("One. Two words.", 9), ("Three.", 0), ("Four.", 9))]
+    words = mark_words([Word(text, 0, 0) for text in ("One.", "Two", "words.", "Four.")], chunks, 2)
+    assert [word.sentence for word in words] == [2, 3, 3, 5]
 
 
 def test_words_become_json_in_milliseconds():

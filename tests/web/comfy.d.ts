@@ -99,6 +99,7 @@ export interface App {
     widgets: Record<string, (node: Node, name: string, input: [string, object], app: App) => { widget: Widget }>
     registerExtension(extension: Extension): void
     refreshComboInNodes(): Promise<void>
+    queuePrompt(number: number, count: number): Promise<boolean>
     loadGraphData(
         saved: any,
         clean?: boolean,

@@ -1,8 +1,10 @@
 // Finds the word that is heard at a time.
 
 /**
- * Word and when it is heard, in seconds; see `word_rows` in engine/words/word.py.
- * @typedef {{word: string, start: number, end: number, speaker: string, method: string}} Word
+ * Word and when it is heard, in seconds; see `word_rows` in engine/words/word.py. sentence: its number, from 1. doubt:
+ * kind of doubt, a key of DOUBTS in engine/speech/verdict.py.
+ * @typedef {{word: string, start: number, end: number, speaker: string, method: string, sentence?: number,
+ *     doubt?: string}} Word
  */
 
 const LINGER = 0.3 // seconds that a word stays marked, if the next one does not begin earlier

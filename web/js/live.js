@@ -4,6 +4,7 @@ import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
 import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
+import { hasRetakes, hasRetakesOf, problemOfRetakes, sentenceOf, setRetakes, takeAgain } from "./retakes.js"
 import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { Sound } from "./sound.js"
 import { openTakeList } from "./take_list.js"
@@ -78,7 +79,7 @@ function silenceLost() {
 function show(node, player) {
     let view = views.get(node)
     if (!view) {
-        view = new PlayerView(() => showTakes(node))
+        view = new PlayerView(() => showTakes(node), hasRetakes(node) ? retakesOf(node) : null)
         views.set(node, view)
         addElement(node, "player", view.element, HEIGHT)
         const onRemoved = node.onRemoved
@@ -97,6 +98,17 @@ function show(node, player) {
         view.show(player)
     }
     player.addEventListener("change", onTurn)
+}
+
+/**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @returns {import("./player_view.js").Retakes}
+ */
+function retakesOf(node) {
+    return {
+        problem: (run) => problemOfRetakes(node, run),
+        onAgain: (run, sentence) => takeAgain(node, run, sentence),
+    }
 }
 
 /**
@@ -120,13 +132,14 @@ function showTakes(node) {
 function takeOf(entry, node, view) {
     const { player } = entry
     const { sound } = player
-    const { seed, said } = sound.run
+    const { seed, said, retakes } = sound.run
+    const parts = [...(seed === null ? [] : [say("seed {seed}", { seed })]), ...(retakes ? [`↻ ${retakes}`] : [])]
     return {
-        name: () => `${seed === null ? "" : `${say("seed {seed}", { seed })} · `}${inWords(sound.samples / RATE, 1)}`,
+        name: () => [...parts, inWords(sound.samples / RATE, 1)].join(" · "),
         said,
         isPlaying: () => player.isActive,
         isShown: () => view.player === player,
-        isOwn: () => seed !== null && hasSeed(node, seed),
+        isOwn: () => seed !== null && hasSeed(node, seed) && hasRetakesOf(node, sound.run),
         wasKept: () => entry.wasKept,
         problem: seed === null ? say("This run cannot be repeated from its seed alone.") : problemOfSeed(node),
         play() {
@@ -137,6 +150,7 @@ function takeOf(entry, node, view) {
         keep() {
             if (seed === null) return
             keepSeed(node, seed)
+            setRetakes(node, retakes)
             entry.wasKept = true
         },
         changes: [player],
@@ -146,9 +160,22 @@ function takeOf(entry, node, view) {
 /** @param {CustomEvent} event a node starts to speak */
 function onRun(event) {
     const entry = add(event.detail)
-    if (!nodeOf(entry)) return // can be played once its workflow is open
-    entry.player.playInTurn()
+    const node = nodeOf(entry)
+    if (!node) return // can be played once its workflow is open
+    const sentence = sentenceOf(node, entry.player.sound.run)
+    if (sentence) entry.over.then(() => playSentence(entry.player, sentence))
+    else entry.player.playInTurn()
     attachOne(entry)
+}
+
+/**
+ * Plays from a sentence that was taken again.
+ * @param {Player} player
+ * @param {number} number
+ */
+function playSentence(player, number) {
+    const first = player.sound.words.find(({ sentence }) => sentence === number)
+    if (first && player.sound.state === "complete") player.playFrom(first.start * RATE)
 }
 
 /** @param {CustomEvent} event a prompt ended early, perhaps at a later node */

@@ -5,6 +5,7 @@ import { whatItSays } from "./player_words.js"
 import { SpokenText, TEXT_HEIGHT } from "./spoken_text.js"
 import { clock, RATE } from "./times.js"
 import { drawWaveform } from "./waveform.js"
+import { openWordBox } from "./word_box.js"
 import { say } from "./words.js"
 
 export const HEIGHT = 80 + TEXT_HEIGHT // CSS pixels
@@ -29,6 +30,12 @@ addStyle(`
 .higgs-player input { width: 52px; height: 12px; accent-color: #4a9eff; }
 `)
 
+/**
+ * Sentences taken again. problem: why a run has none, empty if it has.
+ * @typedef {{problem: (run: import("./server.js").Run) => string,
+ *     onAgain: (run: import("./server.js").Run, sentence: number) => void}} Retakes
+ */
+
 export class PlayerView {
     /** @type {import("./player.js").Player | undefined} */
     #player
@@ -36,16 +43,24 @@ export class PlayerView {
     #drawn = -PAUSE // when
     #isMarking = false
 
-    /** @param {() => void} onTakes */
-    constructor(onTakes) {
+    /**
+     * @param {() => void} onTakes
+     * @param {Retakes | null} retakes null if the node has none
+     */
+    constructor(onTakes, retakes) {
         this.onTakes = onTakes
+        this.retakes = retakes
         this.element = make("div", "higgs-player")
         this.play = make("button", "higgs-play")
         this.wave = make("canvas", "higgs-wave")
         this.time = make("span", "higgs-time")
-        this.text = new SpokenText(({ start }) => this.#player?.playFrom(start * RATE))
+        this.text = new SpokenText((word, span, isByKey) => {
+            this.#player?.playFrom(word.start * RATE)
+            if (word.doubt) this.#openBox(word, span, isByKey)
+        })
         this.says = make("span", "higgs-says")
         this.stop = make("button", "higgs-stop")
+        this.again = make("button", "higgs-open-again")
         this.takes = make("button", "higgs-open-takes")
         this.volume = make("input", "higgs-volume")
         const ends = make("span", "higgs-ends")
@@ -53,10 +68,13 @@ export class PlayerView {
         this.stop.title = say("Cancel the run")
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: say("Volume") })
         this.time.title = say("Time played and time left")
+        this.again.textContent = "↻"
+        this.again.title = say("Take the sentence of the marked word again")
+        this.again.setAttribute("aria-haspopup", "dialog")
         this.takes.textContent = "☰"
         this.takes.title = say("The latest runs of this node: play them and keep one")
         this.takes.setAttribute("aria-haspopup", "dialog")
-        ends.append(this.stop, this.takes, this.volume)
+        ends.append(this.stop, this.again, this.takes, this.volume)
         this.element.append(this.play, this.wave, this.time, this.text.element, this.says, ends)
         this.#listen()
         new ResizeObserver(() => this.refresh()).observe(this.wave)
@@ -71,6 +89,10 @@ export class PlayerView {
             else this.#player?.play()
         })
         this.stop.addEventListener("click", () => this.#player?.cancel())
+        this.again.addEventListener("click", (event) => {
+            const { current } = this.text
+            if (current) this.#openBox(current.word, current.span, event.detail === 0)
+        })
         this.takes.addEventListener("click", () => this.onTakes())
         this.volume.addEventListener("input", () => setVolume(Number(this.volume.value)))
         this.wave.addEventListener("click", (event) => {
@@ -78,6 +100,24 @@ export class PlayerView {
             const share = (event.clientX - box.left) / box.width
             if (this.#player) this.#player.seek(share * this.#player.sound.length)
         })
+    }
+
+    /**
+     * @param {import("./heard_word.js").Word} word
+     * @param {HTMLElement} span
+     * @param {boolean} isByKey
+     */
+    #openBox(word, span, isByKey) {
+        const player = this.#player
+        const { retakes } = this
+        if (!player) return
+        const { run } = player.sound
+        const onAgain = () => {
+            player.pause() // so that the next run is heard
+            retakes?.onAgain(run, word.sentence ?? 0)
+        }
+        const retake = retakes && word.sentence ? { problem: retakes.problem(run), onAgain } : null
+        openWordBox(span, word, this.text.sentenceOf(word), retake, isByKey)
     }
 
     get player() {
@@ -130,6 +170,8 @@ export class PlayerView {
             title: player.isActive ? say("Pause") : say("Play"),
         })
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
+        const isTimed = sound.words.some(({ method, sentence }) => sentence && method !== "estimated")
+        update(this.again.style, { display: this.retakes && isTimed ? "" : "none" }) // without, no word is checked
         update(this.time, { textContent: `${clock(position)} · ${left}` })
         update(this.volume, { value: String(volume) })
         update(this.says, { textContent: said, title: said })

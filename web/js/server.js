@@ -3,8 +3,9 @@ import { api } from "./comfy.js"
 
 /**
  * Playable run of a node. workflow: the graph's id, if the queueing page sent one; seed: reproduces the sound, null if
- * none does; said: beginning of its text.
- * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string}} Run
+ * none does; said: beginning of its text; retakes: sentences taken again, see retake_counts.js.
+ * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string,
+ *     retakes: string}} Run
  */
 
 /**

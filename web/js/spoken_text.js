@@ -1,6 +1,8 @@
-// Text of a sound by words: marks the word that is heard. A click or Enter plays from a word.
+// Text of a sound by words: marks the word that is heard, and underlines doubtful ones. A click or Enter plays from a
+// word.
 import { addStyle, make } from "./elements.js"
 import { heardWord } from "./heard_word.js"
+import { reasonOf } from "./word_box.js"
 import { say } from "./words.js"
 
 /** @typedef {import("./heard_word.js").Word} Word */
@@ -21,6 +23,8 @@ addStyle(`
 .higgs-text .higgs-who::after { content: ":"; }
 .higgs-text .higgs-word { margin: 0 -1px; padding: 0 1px; border-radius: 3px; cursor: pointer; }
 .higgs-text .higgs-word:hover { text-decoration: underline; }
+.higgs-text .higgs-doubt, .higgs-text .higgs-doubt:hover { text-decoration: underline wavy var(--error-text, #ff7070);
+    text-decoration-skip-ink: none; text-underline-offset: 1px; }
 .higgs-text .higgs-word:focus-visible { outline: 1px solid currentColor; }
 .higgs-text [aria-current] { background: var(--input-text, #ddd); color: var(--comfy-input-bg, #222); }
 @media (prefers-reduced-motion: reduce) { .higgs-text { scroll-behavior: auto; } }
@@ -35,20 +39,19 @@ export class SpokenText {
     #stop = 0 // the word that Tab reaches
     #touched = -HELD // when the pointer last moved over the text
 
-    /** @param {(word: Word) => void} onWord */
+    /** @param {(word: Word, span: HTMLElement, isByKey: boolean) => void} onWord */
     constructor(onWord) {
         this.element = make("div", "higgs-text")
         this.element.setAttribute("role", "group")
         this.element.setAttribute("aria-label", say("Spoken text"))
-        /** @param {EventTarget | null} target */
-        const play = (target) => {
+        const play = (/** @type {EventTarget | null} */ target, isByKey = false) => {
             const at = this.#spans.indexOf(/** @type {HTMLSpanElement} */ (target))
-            if (at >= 0) onWord(this.#words[at])
+            if (at >= 0) onWord(this.#words[at], this.#spans[at], isByKey)
             return at >= 0
         }
         this.element.addEventListener("click", (event) => play(event.target))
         this.element.addEventListener("keydown", (event) => {
-            const isKnown = [" ", "Enter"].includes(event.key) ? play(event.target) : this.#go(event.key)
+            const isKnown = [" ", "Enter"].includes(event.key) ? play(event.target, true) : this.#go(event.key)
             if (!isKnown) return
             event.preventDefault()
             event.stopPropagation() // else it is a shortcut of the graph
@@ -86,6 +89,18 @@ export class SpokenText {
         if (performance.now() - this.#touched > HELD) this.element.scrollTop = this.#spans[at].offsetTop - LINE
     }
 
+    /** The word that is heard or that Tab reaches, and its element. */
+    get current() {
+        const at = this.#marked >= 0 ? this.#marked : this.#stop
+        return at < this.#words.length ? { word: this.#words[at], span: this.#spans[at] } : null
+    }
+
+    /** Text of a word's sentence. @param {Word} word */
+    sentenceOf({ sentence }) {
+        const own = this.#words.filter((other) => other.sentence === sentence).map((other) => other.word)
+        return own.reduce((text, word) => text + (isSpaced(text, word) ? " " : "") + word)
+    }
+
     /** Removes the words from an index on. @param {number} count */
     #cut(count) {
         const rest = document.createRange()
@@ -97,10 +112,11 @@ export class SpokenText {
     }
 
     /**
-     * @param {Word} word
+     * @param {Word} shown
      * @param {Word | undefined} before
      */
-    #add({ word, speaker }, before) {
+    #add(shown, before) {
+        const { word, speaker } = shown
         let turn = this.element.lastElementChild
         if (!turn || speaker !== before?.speaker) {
             turn = make("div", "higgs-turn")
@@ -111,10 +127,15 @@ export class SpokenText {
                 turn.append(who)
             }
             this.element.append(turn)
-        } else if (before && !(UNSPACED_END.test(before.word) || UNSPACED_START.test(word))) turn.append(" ")
+        } else if (before && isSpaced(before.word, word)) turn.append(" ")
         const span = make("span", "higgs-word")
         span.textContent = word
         span.setAttribute("role", "button")
+        const reason = reasonOf(shown)
+        if (reason) {
+            span.title = reason
+            span.classList.add("higgs-doubt")
+        }
         turn.append(span)
         return span
     }
@@ -142,5 +163,13 @@ export class SpokenText {
  * @param {Word | undefined} other
  */
 function isSame(word, other) {
-    return word.word === other?.word && word.speaker === other.speaker
+    return word.word === other?.word && word.speaker === other.speaker && word.doubt === other.doubt
+}
+
+/**
+ * @param {string} before
+ * @param {string} word
+ */
+function isSpaced(before, word) {
+    return !(UNSPACED_END.test(before) || UNSPACED_START.test(word))
 }

@@ -102,8 +102,9 @@ class FakeEngine:
         self.calls.append("close")
         self.opened = False
 
-    def speak(self, text, voice, params, scene=None, listener=None):
+    def speak(self, text, voice, params, scene=None, listener=None, retakes=None):
         self.calls.append((text, voice, params, scene))
+        self.retakes = retakes
         self.trimmed = False
         wav, codes = torch.linspace(-0.5, 0.5, 1920), torch.zeros(2, 8, dtype=torch.int64)
         if listener.on_audio:
@@ -130,7 +131,8 @@ class FakeEngine:
         self.calls.append("words")
         return tuple(Word(chunk.text, 0.01, 0.07, method="attention") for chunk in speech.said)
 
-    def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
+    def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True, retakes=None):
+        self.retakes = retakes
         self.calls.append((turns, voices, params, scene, even))
         listener.on_frame(1, 2)
         spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))

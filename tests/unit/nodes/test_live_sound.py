@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import SpokenTurn, Word
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 
 RATE = 24_000
 
@@ -106,6 +107,19 @@ def test_words_come_chunk_by_chunk_and_exact_times_replace_estimates(sound):
     told = sound.told(1, 0, 0, 3)
     assert told["known"] == 0 and told["edition"] == 1 and [row["start"] for row in told["words"]] == [0.1, 0.2]
     assert sound.told(1, 0, 1, 2)["words"] == []
+
+
+def test_words_come_with_their_sentences_and_doubts(sound):
+    doubt = Doubt("again", "Three words", (1, 3), (0, 9))
+    verdict = Verdict("attention", (0, 9), (Passage((1, 2), (9, 18), (doubt,)),))
+    for text, found in (("One. Three words here.", verdict), ("Two. Five.", None)):
+        sound.spell(SpokenTurn("", text, 0, 24000, verdict=found), wave(24000))
+    rows = sound.settled()["words"]
+    assert [row["sentence"] for row in rows] == [1, 2, 2, 2, 3, 4]
+    assert [row.get("doubt") for row in rows] == [None, "again", "again", None, None, None]
+    sound.finish(wave(48000), [Word("One.", 0, 1), Word("Three", 1, 2, doubt="cut", sentence=1)])
+    rows = sound.settled()["words"]
+    assert [(row["sentence"], row.get("doubt")) for row in rows] == [(1, None), (2, "cut")]
 
 
 def test_a_restart_discards_the_words(sound):

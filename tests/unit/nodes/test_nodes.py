@@ -188,6 +188,18 @@ class TestSpeak:
         assert comfy["comfy.utils"].bars == [(1, 2), (2, 2)]
         assert len(comfy["comfy.model_management"].loads) == 1
 
+    def test_sentences_are_taken_again_by_their_numbers(self, load_module, patcher):
+        speak = load_module("speak").HiggsTTSSpeak
+        for text, want in (("", {}), (" 3:1,7 : 2 ", {2: 1, 6: 2}), ("3:1, 3:4, 2:0", {2: 4})):
+            speak.execute(patcher, "Hi", retakes=text)
+            assert patcher.engine.retakes == want
+
+    @pytest.mark.parametrize("wrong", ["0:1", "3", "3:", "3:1;4:1", "3:-1", "3:1,", "three:1", "³:1"])
+    def test_wrong_retakes_are_refused_before_anything_is_loaded(self, load_module, patcher, wrong):
+        with pytest.raises(HiggsError, match=r"^Higgs Speak: .*retakes has .*such as 3:1, 7:2"):
+            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", retakes=wrong)
+        assert patcher.engine.calls == []
+
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_empty_text_loads_nothing(self, load_module, patcher, text):
         with pytest.raises(HiggsError, match=r"^Higgs Speak: .*empty"):
@@ -380,6 +392,10 @@ class TestDialogue:
 
         run.engine, run.node = patcher.engine, node
         return run
+
+    def test_sentences_are_taken_again_by_their_numbers(self, run):
+        run("Anna: One.\nTom: Two.", retakes="2:1")
+        assert run.engine.retakes == {1: 1}
 
     @pytest.mark.parametrize(
         "script",

@@ -65,17 +65,18 @@ def test_a_listening_page_gets_the_words_that_the_engine_aligned(server, ask, sp
     listen(ask, "me")
     speak("Hello")
     told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
-    assert told["words"] == [{"word": "Hello", "start": 0.01, "end": 0.07, "speaker": "", "method": "attention"}]
+    hello = {"word": "Hello", "start": 0.01, "end": 0.07, "speaker": "", "method": "attention", "sentence": 1}
+    assert told["words"] == [hello]
     again = ask("runs/{run}", run=told["id"], version=-1, edition=told["edition"], words=1).data
     assert again["words"] == [] and again["known"] == 1
 
 
-def test_a_run_carries_its_seed_and_how_its_text_begins(server, ask, speak):
+def test_a_run_carries_its_seed_its_retakes_and_how_its_text_begins(server, ask, speak):
     listen(ask, "me")
-    speak(seed=41)
+    speak(seed=41, retakes="1:2")
     speak("One\n two. " + "Three. " * 50, seed=2**53)
     first, second = ask("runs", client="me").data
-    assert (first["seed"], first["said"]) == (41, "Hi")
+    assert (first["seed"], first["said"], first["retakes"]) == (41, "Hi", "1:2") and second["retakes"] == ""
     assert second["seed"] is None, "a page would write another one"
     assert second["said"].startswith("One two. Three.") and len(second["said"]) <= 80
 

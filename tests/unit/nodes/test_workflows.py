@@ -22,7 +22,7 @@ GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sor
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 SINCE = {  # widgets since 0.1.0
     "HiggsTTSLoadModel": ("memory",),
-    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries", "srt_words", "check"),
+    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries", "srt_words", "check", "retakes"),
     "HiggsTTSVoice": ("start", "length"),
 }
 PARAGRAPH_GAP = 0.6  # of a new node

@@ -1,0 +1,103 @@
+// Takes a sentence again by a node's widget "retakes": "3:1, 7:2" is the third sentence once, and the seventh twice.
+import { app } from "./comfy.js"
+import { isLinked } from "./graph.js"
+import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
+import { once } from "./retake_counts.js"
+import { say } from "./words.js"
+
+/** @typedef {import("../../tests/web/comfy").Node} Node */
+
+const TEXTS = ["text", "script", "seed"] // widgets that decide what the numbers mean
+
+/** @type {WeakMap<Node, {sentence: number, seed: number | null, retakes: string}>} what was asked for last */
+const asked = new WeakMap()
+
+/**
+ * @param {Node} node
+ * @param {string} name
+ */
+function widgetOf(node, name) {
+    return node.widgets?.find((widget) => widget.name === name)
+}
+
+/** True if a node can take sentences again. @param {Node} node */
+export function hasRetakes(node) {
+    return widgetOf(node, "retakes") !== undefined
+}
+
+/**
+ * True if the node's next run has a run's retakes.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ */
+export function hasRetakesOf(node, { retakes }) {
+    return (widgetOf(node, "retakes")?.value ?? "") === retakes
+}
+
+/**
+ * @param {Node} node
+ * @param {string} retakes
+ */
+export function setRetakes(node, retakes) {
+    const widget = widgetOf(node, "retakes")
+    if (!widget || widget.value === retakes) return
+    widget.value = retakes
+    widget.callback?.(retakes)
+    node.setDirtyCanvas(true, true)
+}
+
+/**
+ * Reason why no sentence of a run can be taken again, empty if it can.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ */
+export function problemOfRetakes(node, run) {
+    if (run.seed === null) return say("This run cannot be repeated from its seed alone.")
+    if (isLinked(node, "retakes")) return say("The retakes come from another node. Set them there.")
+    if (widgetOf(node, "check")?.value === false) return say("Turn on check to take sentences again.")
+    return problemOfSeed(node)
+}
+
+/**
+ * Takes a sentence of a run again, and queues that.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ * @param {number} sentence
+ */
+export function takeAgain(node, run, sentence) {
+    if (run.seed === null) return
+    const before = hasSeed(node, run.seed) ? String(widgetOf(node, "retakes")?.value ?? "") : run.retakes
+    const retakes = once(before, sentence)
+    keepSeed(node, run.seed)
+    setRetakes(node, retakes)
+    asked.set(node, { sentence, seed: run.seed, retakes })
+    app.queuePrompt(0, 1)
+}
+
+/**
+ * Sentence for which a run was queued, if any.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ */
+export function sentenceOf(node, run) {
+    const was = asked.get(node)
+    return was?.seed === run.seed && was.retakes === run.retakes ? was.sentence : undefined
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Retakes",
+    nodeCreated(node) {
+        if (!hasRetakes(node)) return
+        for (const widget of node.widgets ?? []) {
+            if (!TEXTS.includes(widget.name)) continue
+            let before = widget.value
+            const callback = widget.callback
+            widget.callback = function (value, ...rest) {
+                const answer = callback?.call(this, value, ...rest)
+                if (widget.value !== before) setRetakes(node, "") // the numbers mean other sentences now
+                before = widget.value
+                return answer
+            }
+        }
+    },
+})
