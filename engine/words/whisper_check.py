@@ -59,12 +59,13 @@ def judge_written(text: str, written: str, edges: list[int], ended: bool = True,
     parts = [split_words(sentence) for sentence in split_sentences(text)]
     words, sentences = [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
     said = [word for sentence in split_sentences(written) for word in split_words(sentence)]
-    matcher = SequenceMatcher(None, [*map(_plain, words)], [*map(_plain, said)], autojunk=False)
+    asked, got = [*map(_plain, words)], [*map(_plain, said)]
+    matcher = SequenceMatcher(None, asked, got, autojunk=False)
     if sum(block.size for block in matcher.get_matching_blocks()) < _ALIKE * len(words):
         return None
     doubts = [
         Doubt(kind, " ".join(words[first:stop]), (first, stop), (edges[first], edges[stop]))
-        for kind, first, stop in _differences(matcher)
+        for kind, first, stop in _differences(matcher, asked, got)
         if ended or kind != "missing" or stop < len(words)
     ]
     own = np.array(sentences)
@@ -75,19 +76,22 @@ def judge_written(text: str, written: str, edges: list[int], ended: bool = True,
     return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if heard else ())
 
 
-def _differences(matcher: SequenceMatcher) -> Iterator[tuple[str, int, int]]:
+def _differences(matcher: SequenceMatcher, asked: list[str], got: list[str]) -> Iterator[tuple[str, int, int]]:
     """Yield (kind, first word, the one after the last) of what was written down otherwise."""
-    for tag, first, stop, start, end in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        asked, got = matcher.a[first:stop], matcher.b[start:end]
-        lacks = sum(map(len, asked)) - sum(map(len, got))  # numbers are written in digits, compounds apart
-        if lacks >= _LEAST and 2 * lacks > sum(map(len, asked)):
+    for _, first, stop, start, end in matcher.get_opcodes():
+        more, own, other = (end - start) - (stop - first), *map(_letters, (asked[first:stop], got[start:end]))
+        if own - other >= max(_LEAST, own / 2):  # numbers are written in digits, compounds apart
             yield "missing", first, stop
-        elif len(got) - len(asked) >= 2 and -2 * lacks > sum(map(len, got)):
-            place = _before(matcher.a[:stop], got) or _before(matcher.a[: stop + len(got)], got)
-            if place or len(got) - len(asked) >= _ADDED:
-                yield ("again", *place) if place else ("added", max(0, first - 1), max(1, first))
+        elif more >= 2 and other - own > other / 2:
+            place = _before(asked[:stop], got[start:end]) or _before(asked[: stop + end - start], got[start:end])
+            if place:
+                yield "again", *place
+            elif more >= _ADDED:
+                yield "added", max(0, first - 1), max(1, first)
+
+
+def _letters(words: list[str]) -> int:
+    return sum(map(len, words))
 
 
 def _before(words: list[str], got: list[str]) -> tuple[int, int] | None:
