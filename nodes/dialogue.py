@@ -48,6 +48,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             description="Turns a script with several speakers into speech, with a different voice for each. Lines are "
             "generated together as far as memory allows.",
             search_aliases=["text to dialogue", "multi speaker", "conversation", "podcast", "tts", "higgs audio"],
+            is_output_node=True,
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(

@@ -53,9 +53,10 @@ class HiggsTTSSpeak(io.ComfyNode):
             display_name=NAME,
             category=types.CATEGORY,
             description="Turns text into speech, in a cloned voice if you connect one. Long texts are split between "
-            "sentences, and the parts are generated together as far as memory allows. Connect Preview Audio or Save "
-            "Audio to hear the result.",
+            "sentences, and the parts are generated together as far as memory allows. Play the result on the node, and "
+            "connect Save Audio to keep it.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
+            is_output_node=True,
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(

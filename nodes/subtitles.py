@@ -71,6 +71,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             description="Speaks subtitles at the times of their cues, and fits speech that is too long. Connect a "
             "film's sound to dub it in the voices of its own speakers.",
             search_aliases=["srt", "vtt", "subtitles to speech", "dub", "dubbing", "voice over", "tts", "higgs audio"],
+            is_output_node=True,
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(

@@ -104,7 +104,7 @@ class Reader:
 
     def __init__(self, extractor: Any, tokenizer: Any, whisper: Any, device: torch.device):
         self._extractor, self._tokenizer, self._model, self._device = extractor, tokenizer, whisper.model, device
-        self._writer, self._settings, self._begin = _Writer(whisper), whisper.generation_config, []
+        self._writer, self._settings, self._begin = _Generation(whisper), whisper.generation_config, []
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._weights = {name: tensor.to(device) for name, tensor in tensors.items()}  # not pinned: too large
         layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
@@ -203,7 +203,7 @@ class Reader:
         return smooth.mean(0).cpu()[len(self._begin) - 1 : -1, places]  # a token is attended to where it is predicted
 
 
-class _Writer(torch.nn.Module):
+class _Generation(torch.nn.Module):
     """`generate` as a module's call, which takes weights from elsewhere."""
 
     def __init__(self, whisper: Any):

@@ -63,6 +63,12 @@ def test_short_workflows_speak(comfy, workflow, name):
     assert len(progress) > 1 and progress == sorted(progress) and progress[-1] == (FRAMES, FRAMES)
 
 
+def test_a_speaking_node_runs_without_a_node_behind_it(comfy, workflow):
+    prompt = {key: node for key, node in workflow("speak").items() if node["class_type"].startswith("HiggsTTS")}
+    assert [node["class_type"] for node in prompt.values()] == ["HiggsTTSLoadModel", "HiggsTTSSpeak"]
+    assert not comfy.run(prompt).error
+
+
 def test_a_missing_checkpoint_is_reported_once_and_any_device_accepted(comfy, workflow):
     missing = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nothing", "device": "gpu:7"})).error
     assert missing.count("Higgs Load Model: ") == 1 and "nothing" in missing, missing

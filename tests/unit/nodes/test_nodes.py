@@ -48,6 +48,8 @@ def test_node_ids_stay_those_of_shared_workflows(schemas):
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
         "HiggsTTSLipSync", "HiggsTTSTranscribe", "HiggsTTSServer",
     ]  # fmt: skip
+    ends = {node for node, schema in schemas.items() if getattr(schema, "is_output_node", False)}
+    assert ends == {f"HiggsTTS{name}" for name in ("Speak", "Dialogue", "Lines", "Subtitles", "Book", "SaveVoice")}
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
         assert all(socket.tooltip for socket in [*schema.inputs, *schema.outputs])
