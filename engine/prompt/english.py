@@ -124,7 +124,7 @@ def _time(match: re.Match) -> str:
     return f"{said} {half.lower()}.m." if half else said
 
 
-def _date(match: re.Match) -> str | None:
+def _date(match: re.Match) -> str:
     parts = [int(part) for part in re.split("[-/.]", match[0])]
     if len(str(parts[0])) > 2 or match[0][4:5] == "-":
         of, month, day = parts
@@ -132,16 +132,14 @@ def _date(match: re.Match) -> str | None:
         (month, day, of) = parts if "/" in match[0] else (parts[1], parts[0], parts[2])
         month, day = (day, month) if month > 12 else (month, day)
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
+        return " ".join(map(cardinal, parts))
     return f"{_MONTHS[month - 1]} {ordinal(day)}, {year(of if of > 99 else of + 2000)}"
 
 
-def _month(match: re.Match) -> str | None:
+def _month(match: re.Match) -> str:
     held = match.groupdict()
     name, day = next(month for month in _MONTHS if month.startswith(match["month"][:3])), held.get("day")
     number = int(day or held.get("first") or 1)
-    if not 0 < number <= 31:
-        return None
     return f"{name} {ordinal(number)}" if day else f"the {ordinal(number)} of {name}" if held.get("first") else name
 
 
@@ -237,6 +235,7 @@ _PHONE = (
     r"\(?0[0-9]{2,4}\)?(?:[ -][0-9]{3,4}){1,2}",
     r"[0-9]{1,9}(?:-[0-9]{1,9}){2,6}",
 )
+_DAY = "(?:0?[1-9]|[12][0-9]|3[01])"
 _BULLETS = "[\u2022\u25e6\u25aa\u2023\u25cf\u00b7]"
 _DASH_TO = r"(?=[$\u00a3\u20ac]?[0-9])"
 _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first that matches at a place is taken
@@ -246,9 +245,9 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"(?<![\w.@-])(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{_DOMAIN}(?:/[^\s<>]{{0,500}}[\w/])?{_END}", _address),
     (rf"(?<!\w)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_END}", _date),
     (r"(?<![\w.])[0-9]{1,2}(?:/[0-9]{1,2}/(?:[0-9]{2}){1,2}|\.[0-9]{1,2}\.[0-9]{4})(?![\w/])", _date),
-    (rf"(?<!\w)(?P<month>{_MONTH})\s(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?![\w:]|\.[0-9])", _month),
+    (rf"(?<!\w)(?P<month>{_MONTH})\s(?P<day>{_DAY})(?:st|nd|rd|th)?(?![\w:]|\.[0-9])", _month),
     (rf"(?<!\w)(?P<month>{_MONTH})(?=\s[0-9]{{4}}{_END})", _month),
-    (rf"(?:the )?(?<![\w.:/])(?P<first>[0-9]{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH}){_END}", _month),
+    (rf"(?:the )?(?<![\w.:/])(?P<first>{_DAY})(?:st|nd|rd|th)?(?: of)? (?P<month>{_MONTH}){_END}", _month),
     (rf"(?<![\w.+-])(?:{_EITHER(_PHONE)}){_END}", _phone),
     (rf"(?<!\w)(?:US|A|C|NZ)?(?P<sign>[{_COINS}])\s?(?P<n>{_N})(?:\s?(?P<scale>{_SCALE}))?{_END}"
      rf"(?:\s?[-\u2013]\s?[{_COINS}]?(?P<last>{_N})(?:\s?(?P<scale2>{_SCALE}))?{_END})?", _money),
@@ -277,15 +276,16 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"(?<!\w)({_EITHER(_TITLES)})\.(?=\s[{UP}])", lambda match: _TITLES[match[1]]),
     (rf"(?<!\w)((?i:{_EITHER(map(re.escape, _SHORT))}))\.(?!\w)", _abbreviation),
     (r"(?<!\w)w/o?(?: |(?=\w))", lambda match: "without " if "o" in match[0] else "with "),
-    (r"(?<=[A-Za-z])/(?=[A-Za-z])", lambda match: " " if match.string[: match.start()].endswith("and") else " or "),
+    (r"(?<=[A-Za-z0-9])/(?=[A-Za-z0-9])", lambda match: " " if match.string[: match.start()].endswith("and") else " or "),
     (rf"(?<![\w.])[IVXLC]{{1,8}}(?!\w|['\u2019][{UP}])", numeral),
     (rf"(?<!\w)(?:[{UP}]\.){{2,8}}", dotted),
     (rf"(?<!\w)(?:{CAPITALS}){_END}", lambda match: shouted(match[0], match)),
     (r"(?<=[a-z0-9])[.!?](?=[A-Z][a-z])|(?<=\w)[,;](?=\w)", lambda match: f"{match[0]} "),
-    (rf"(?:^|\s*\n\s*|(?<=[.!?:;,)])\s*){_BULLETS}\s*|(?:^|\s*\n\s*)[*\u2013-]\s+(?=\w)", _bullet),
-    (rf"^{_PICTURE}{{1,200}}\s*|\s?{_PICTURE}{{1,200}}", lambda match: ""),
+    (rf"(?:^|[ \t]{{0,9}}\n\s{{0,9}}|(?<=[.!?:;,)]) {{0,9}}){_BULLETS}\s{{0,9}}|(?:^|[ \t]{{0,9}}\n\s{{0,9}})[*\u2013-]\s{{1,9}}(?=\w)",
+     _bullet),
+    (rf"^{_PICTURE}{{1,200}}\s{{0,9}}|[^\S\n]?{_PICTURE}{{1,200}}", lambda match: ""),
     (r"\s?#(?=[A-Za-z_])", lambda match: " hashtag "),
-    (rf"\s?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])\s?", _sign),
+    (rf"[^\S\n]?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])[^\S\n]?", _sign),
     (r"[\u00b2\u00b3]", lambda match: " squared" if match[0] == "\u00b2" else " cubed"),
 ]  # fmt: skip
 _RULES = [(re.compile(pattern), say) for pattern, say in _WRITTEN]
