@@ -236,6 +236,7 @@ _PHONE = (
     r"[0-9]{1,9}(?:-[0-9]{1,9}){2,6}",
 )
 _DAY = "(?:0?[1-9]|[12][0-9]|3[01])"
+_LINE = r"[ \t]{0,9}\n\s{0,9}"
 _BULLETS = "[\u2022\u25e6\u25aa\u2023\u25cf\u00b7]"
 _DASH_TO = r"(?=[$\u00a3\u20ac]?[0-9])"
 _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first that matches at a place is taken
@@ -276,13 +277,13 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"(?<!\w)({_EITHER(_TITLES)})\.(?=\s[{UP}])", lambda match: _TITLES[match[1]]),
     (rf"(?<!\w)((?i:{_EITHER(map(re.escape, _SHORT))}))\.(?!\w)", _abbreviation),
     (r"(?<!\w)w/o?(?: |(?=\w))", lambda match: "without " if "o" in match[0] else "with "),
-    (r"(?<=[A-Za-z0-9])/(?=[A-Za-z0-9])", lambda match: " " if match.string[: match.start()].endswith("and") else " or "),
+    (r"(?<=[A-Za-z0-9])/(?=[A-Za-z0-9])",
+     lambda match: " " if match.string.endswith("and", 0, match.start()) else " or "),
     (rf"(?<![\w.])[IVXLC]{{1,8}}(?!\w|['\u2019][{UP}])", numeral),
     (rf"(?<!\w)(?:[{UP}]\.){{2,8}}", dotted),
     (rf"(?<!\w)(?:{CAPITALS}){_END}", lambda match: shouted(match[0], match)),
     (r"(?<=[a-z0-9])[.!?](?=[A-Z][a-z])|(?<=\w)[,;](?=\w)", lambda match: f"{match[0]} "),
-    (rf"(?:^|[ \t]{{0,9}}\n\s{{0,9}}|(?<=[.!?:;,)]) {{0,9}}){_BULLETS}\s{{0,9}}|(?:^|[ \t]{{0,9}}\n\s{{0,9}})[*\u2013-]\s{{1,9}}(?=\w)",
-     _bullet),
+    (rf"(?:^|{_LINE}|(?<=[.!?:;,)]) {{0,9}}){_BULLETS}\s{{0,9}}|(?:^|{_LINE})[*\u2013-]\s{{1,9}}(?=\w)", _bullet),
     (rf"^{_PICTURE}{{1,200}}\s{{0,9}}|[^\S\n]?{_PICTURE}{{1,200}}", lambda match: ""),
     (r"\s?#(?=[A-Za-z_])", lambda match: " hashtag "),
     (rf"[^\S\n]?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])[^\S\n]?", _sign),

@@ -44,16 +44,16 @@ def plan(
     is_dialogue: bool,
     chunk_seconds: Callable[[Script, str], tuple[float, float]],
     is_spoken: Callable[[str], bool] = is_spoken,
-    said: Callable[[str], SaidText] = SaidText,
+    read_as: Callable[[str], SaidText] = SaidText,
 ) -> Plan:
     """Split all turns into chunks. A dialogue's turn without words contributes only its pauses.
 
     chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken(text): True if a text is
-    not silent. said(text): what the model says of it. Raises HiggsError if the pauses written in all turns are too
+    not silent. read_as(text): what the model says of it. Raises HiggsError if the pauses written in all turns are too
     long in total.
     """
     scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
-    scripts = [replace(script, respellings=said(script.text).respellings) for script in scripts]
+    scripts = [replace(script, respellings=read_as(script.text).respellings) for script in scripts]
     check_pauses(scripts)
     chunks: list[Chunk] = []
     warnings: list[str] = []
@@ -94,15 +94,17 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
 
 
 def planned_seconds(
-    turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool, said: Callable[[str], SaidText] = SaidText
+    turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool, read_as: Callable[[str], SaidText] = SaidText
 ) -> float:
     """Estimate the seconds of speech including pauses, as counted by a progress bar. 0 without words.
 
-    said: see `plan`.
+    read_as: see `plan`.
     """
     spoken = [turn for turn in turns if is_spoken(read_pauses(turn.text).text)]
     if not spoken:
         return 0.0
-    planned = plan(turns, params, is_dialogue, lambda script, speaker: (params.chunk_seconds, math.inf), said=said)
+    planned = plan(
+        turns, params, is_dialogue, lambda script, speaker: (params.chunk_seconds, math.inf), read_as=read_as
+    )
     silence = planned.last_silence + sum(chunk.silence or 0.0 for chunk in planned.chunks)
-    return silence + sum(estimate_frames(said(chunk.text).text) for chunk in planned.chunks) / FRAME_RATE
+    return silence + sum(estimate_frames(read_as(chunk.text).text) for chunk in planned.chunks) / FRAME_RATE

@@ -116,17 +116,20 @@ def judge_words(
     fixed: tuple[int, int] = (0, 0),
     heard: int = 0,
     ended: bool = True,
-    said: list[str] | None = None,
+    forms: list[str] | None = None,
 ) -> Verdict | None:
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
     fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that he has heard; a sentence
-    that begins in them stays too. ended: see `ChunkCheck.verdict`. said: see `ReadWords`.
+    that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
-    edges, letters = [*firsts.tolist(), len(words)], np.add.reduceat([_letters(word) for word in said or words], firsts)
+    edges, letters = (
+        [*firsts.tolist(), len(words)],
+        np.add.reduceat([_letters(word) for word in forms or words], firsts),
+    )
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=ended)
     sure = attention[np.arange(len(path)), path]
     if sure.mean() < _LEAST:
