@@ -59,7 +59,7 @@ _SIGNS = _table(
 ) | {"=": "equals"}
 _COMPASS = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _IN_ADDRESSES = _SIGNS | {".": "dot", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "#": "hash", "?": ""}
-_PICTURE = "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d\u20e3\U000e0020-\U000e007f\u2122\u00ae\u00a9*]"
+_PICTURE = "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d\u20e3\U000e0020-\U000e007f\u2122\u00ae\u00a9]"
 
 
 def found(text: str) -> Iterator[Found]:
@@ -272,7 +272,7 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (r"(?<=[0-9] |[a-z] )[NSEW]\.?(?= [0-9])|(?<=[0-9] )[NSEW]\.?(?= [A-Z])", lambda match: _COMPASS[match[0][0]]),
     (rf"(?<=[0-9%])(?:\s?\u2013\s?|-){_DASH_TO}", lambda match: " to "),
     (r"(?<=[0-9]) ?[-\u2212] (?=[0-9])", lambda match: " minus "),
-    (rf"(?<!\w)((?i:{_EITHER(_BEFORE_NUMBERS)}))\.\s?(?=#?[0-9])", _before_number),
+    (rf"(?<!\w)((?i:{_EITHER(_BEFORE_NUMBERS)}))\.\s{{0,3}}(?=#?[0-9])", _before_number),
     (r"(?<!\w)(?:St|Dr)\b\.?(?=[\s,;!?]|$)", _street),
     (rf"(?<!\w)({_EITHER(_TITLES)})\.(?=\s[{UP}])", lambda match: _TITLES[match[1]]),
     (rf"(?<!\w)((?i:{_EITHER(map(re.escape, _SHORT))}))\.(?!\w)", _abbreviation),
@@ -285,8 +285,9 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (r"(?<=[a-z0-9])[.!?](?=[A-Z][a-z])|(?<=\w)[,;](?=\w)", lambda match: f"{match[0]} "),
     (rf"(?:^|{_LINE}|(?<=[.!?:;,)]) {{0,9}}){_BULLETS}\s{{0,9}}|(?:^|{_LINE})[*\u2013-]\s{{1,9}}(?=\w)", _bullet),
     (rf"^{_PICTURE}{{1,200}}\s{{0,9}}|[^\S\n]?{_PICTURE}{{1,200}}", lambda match: ""),
-    (r"\s?#(?=[A-Za-z_])", lambda match: " hashtag "),
+    (r"\s?#(?=[A-Za-z_])", lambda match: " hashtag "[match.start() == 0 :]),
     (rf"[^\S\n]?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])[^\S\n]?", _sign),
+    (r"\*{1,200}", lambda match: ""),
     (r"[\u00b2\u00b3]", lambda match: " squared" if match[0] == "\u00b2" else " cubed"),
 ]  # fmt: skip
 _RULES = [(re.compile(pattern), say) for pattern, say in _WRITTEN]
