@@ -28,6 +28,10 @@ def _respellings(text: str, folded: str, places: list[int], table: english.Table
     before, end = "", 0  # what is said last so far
     for start, stop, said in _with_folded(text, folded, places, table(folded)):
         first, last = places[start], places[stop - 1] + 1
+        while first < last - 1 and said[:1].isspace() and said[0] == text[first]:
+            first, said = first + 1, said[1:]
+        while first < last - 1 and said[-1:].isspace() and said[-1] == text[last - 1]:
+            last, said = last - 1, said[:-1]
         if first < end or text[first:last] == said:
             continue
         before = text[first - 1 : first] if first > end else before

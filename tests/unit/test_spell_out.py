@@ -1,5 +1,6 @@
 """What the embedded model gets in place of figures, units, signs and capitals, and that all else refers to the text."""
 
+import functools
 import json
 import pathlib
 
@@ -58,9 +59,8 @@ def test_pronunciations_come_first():
 def test_places_lead_back_to_the_written_text():
     found = spell_out("At 06:32 THE \ufb01sh ate \U0001f600 5km.", "en")
     parts = [(found.written[one.start : one.stop], one.said) for one in found.respellings]
-    assert parts == [
-        ("06:32", "six thirty-two"), ("THE", "the"), ("\ufb01sh", "fish"), (" \U0001f600", ""), ("5km", "five kilometers"),
-    ]  # fmt: skip
+    others = [("THE", "the"), ("\ufb01sh", "fish"), (" \U0001f600", ""), ("5km", "five kilometers")]
+    assert parts == [("06:32", "six thirty-two"), *others]
     start = found.text.index("five")
     assert found.written[slice(*found.as_written(start, start + len("five kilometers")))] == "5km"
     assert said_words(["At", "06:32", "THE", "5km."], found) == ["At", "six thirty-two", "the", "five kilometers."]
@@ -69,9 +69,8 @@ def test_places_lead_back_to_the_written_text():
 def test_chunks_are_as_long_as_what_is_said_and_no_cut_is_inside():
     text = " ".join(["Call 555-123-4567 at 12:45, for $1,250.75."] * 6)
     params, limit = SamplingParams(), 12.0
-    planned = plan(
-        [Turn("", text)], params, False, lambda script, speaker: (limit, limit), read_as=lambda t: spell_out(t, "en")
-    )
+    read_as = functools.partial(spell_out, language="en")
+    planned = plan([Turn("", text)], params, False, lambda script, speaker: (limit, limit), read_as=read_as)
     lengths = [estimate_seconds(said(chunk.text)) for chunk in planned.chunks]
     assert len(lengths) > 2 and max(lengths) <= limit
     assert " ".join(chunk.text for chunk in planned.chunks) == text
