@@ -69,6 +69,7 @@ from .prompt.lines import LinesRow, read_lines, with_seed
 from .prompt.names import speaker_key
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
+from .prompt.said import SaidText
 from .prompt.script import Turn
 from .speech.result import Retried, SpeechResult, SpokenTurn, duration
 from .speech.speech_input import Listener
@@ -154,6 +155,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "script_names",
     "speaker_key",
     "Pronunciations",
+    "SaidText",
     "read_pronunciations",
     "estimate_seconds",
     "planned_seconds",

@@ -22,6 +22,7 @@ from . import (
     SamplingParams,
     SpeechResult,
     SubtitleParams,
+    Turn,
     Voice,
     cue_lines,
     cue_summary,
@@ -81,6 +82,10 @@ def say(args: argparse.Namespace) -> int:
     _check_voice(args)
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
         raise HiggsError("Give a text, a file with --script, or a file with --srt-in, but only one of them.")
+    if args.show_text:
+        return _show_text(args)
+    if not args.out:
+        raise HiggsError("Name a sound file with --out, such as --out hello.wav.")
     if args.codes and args.server:
         raise HiggsError("--codes needs a model on this machine. Omit --codes or --server.")
     if args.srt_in:
@@ -105,6 +110,22 @@ def say(args: argparse.Namespace) -> int:
         f"RTF {speech.rtf:.3f}. {speech.outcome} Backend: {speech.how}"
     )
     print(outputs.sound)
+    return 0
+
+
+def _show_text(args: argparse.Namespace) -> int:
+    """Print what will be said, with the names of a script."""
+    said, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
+    if args.srt_in:
+        turns = [
+            turn for cue in cues_in(Path(args.srt_in), False, engine.knows_tag).said_as(said).cues for turn in cue.turns
+        ]
+    elif args.script:
+        turns = dialogue_in(Path(args.script), said, engine.knows_tag).turns
+    else:
+        turns = [Turn("", said.apply(sys.stdin.read() if args.text == "-" else args.text))]
+    for turn in turns:
+        print(f"{turn.speaker}: " * bool(turn.speaker) + engine.read_as(turn.text))
     return 0
 
 

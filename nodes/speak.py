@@ -86,6 +86,11 @@ class HiggsTTSSpeak(io.ComfyNode):
                 ),
                 srt_output(),
                 words_output(),
+                io.String.Output(
+                    display_name="said",
+                    tooltip="The text as the model gets it: with your pronunciations, and with the embedded model "
+                    "with figures, units, signs and capitals in words.",
+                ),
             ],
         )
 
@@ -117,7 +122,8 @@ class HiggsTTSSpeak(io.ComfyNode):
             speech, words = with_player(engine, speak, params.seed, text, retakes)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
         told = describe(speech, model.model.label, (*model.model.warnings, *_hints(text)))
-        return io.NodeOutput(audio.from_speech(speech), told, to_srt(speech, words, srt_words), words_json(words))
+        texts = to_srt(speech, words, srt_words), words_json(words), engine.read_as(said)
+        return io.NodeOutput(audio.from_speech(speech), told, *texts)
 
 
 FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # defaults of nodes that no old workflow contains
@@ -289,7 +295,7 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
 
 
 def srt_output() -> io.Output:
-    """The SRT output. Only `words` may come after it: workflows refer to outputs by position."""
+    """The SRT output. New outputs come after it and `words`: workflows refer to outputs by position."""
     return io.String.Output(
         display_name="srt", tooltip="Subtitles in SRT format, one cue per sentence unless srt_words is set."
     )

@@ -20,7 +20,7 @@ def srt_words_input() -> io.Input:
 
 
 def words_output() -> io.Output:
-    """The words output. Must come last: workflows refer to outputs by position."""
+    """The words output. New outputs come after it: workflows refer to outputs by position."""
     return io.String.Output(
         display_name="words",
         tooltip="When each word is heard, as JSON: word, start and end in seconds, speaker, method. Computed only "

@@ -39,6 +39,7 @@ from higgs_tts.engine.files.gguf_header import read_gguf
 from higgs_tts.engine.files.json_file import read_json
 from higgs_tts.engine.prompt.card import CARD, read_card
 from higgs_tts.engine.prompt.incoming import GRANULARITIES, IncomingText
+from higgs_tts.engine.prompt.spell_out import spell_out
 from higgs_tts.engine.serve.batch import read_batch
 from higgs_tts.engine.serve.bodies import parse_form, parse_json
 from higgs_tts.engine.serve.calls import read_call
@@ -175,6 +176,11 @@ def _read_words(text: str, folder: Path):
     mouth_of(read_words(text), 2.0).to_json()
 
 
+def _read_spelled_out(text: str, folder: Path):
+    found = spell_out(text, "en")
+    assert found.as_written(0, len(found.text))[1] == len(text) and found.part(0, len(text)) == found.text
+
+
 def _read_pronunciations(text: str, folder: Path):
     return read_pronunciations(text).apply("Hello, Nguyen and a = b.", "Anna")
 
@@ -265,6 +271,12 @@ PARSERS = {
     ),
     "pronunciations": Parser(
         text_of("a = b\n", "=", "[Anna]\n", "#", "Nguyen = Win\n", "\\", "("), _read_pronunciations
+    ),
+    "spelled out": Parser(
+        text_of(
+            "At 06:32 ", "$5m ", "1,250.5", "NASA ", "St. ", "Chapter IV", "\u2022 ", "5 - 3", "a@b.com ", "\ufb01"
+        ),
+        _read_spelled_out,
     ),
     "words": Parser(changed({"words": [_WORD, _WORD]}).map(json.dumps) | JSON.map(as_json), _read_words),
     "call": Parser(changed(_CALL) | changed(_CLIP) | JSON, _read_call),

@@ -12,6 +12,7 @@ import torch
 from ..core.config import SamplingParams
 from ..prompt.card import ModelCard
 from ..prompt.script import Turn
+from ..prompt.spell_out import spell_out
 from ..speech.decoder import Decoder
 from ..speech.drive import speak
 from ..speech.kept_codes import KeptCodes, SequenceStore
@@ -98,6 +99,13 @@ class SpeechAPI(ABC):
         kept = self.kept if reuse is True else None if reuse is False else reuse
         what = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
         return self._speak(what, listener, DialogueOptions(even))
+
+    def read_as(self, text: str) -> str:
+        """Return what the model says for a text, as far as its card spells it out; else the text as it is.
+
+        Pronunciations are part of the text: apply them before.
+        """
+        return spell_out(text, self.card.spell_out).text
 
     def heads(self) -> tuple[Head, ...]:
         """Return the attention heads that `words` uses. Empty if there are none."""

@@ -24,6 +24,8 @@ from ..voice.voice import Voice
 from .card import ModelCard
 from .chunking import estimate_frames
 from .lengths import bounds_of
+from .said import SaidText
+from .spell_out import spell_out
 from .tags import after_first_word, find_markup, stage_directions
 from .tokenizer import REF_TEXT, Vocabulary
 
@@ -58,6 +60,7 @@ class PromptBuilder:
 
     def __init__(self, tokenizer_path: str | Path, config: ModelConfig, card: ModelCard = ModelCard()):  # noqa: B008
         self.config, self._learned, self.chunk_seconds = config, card.tags, card.chunk_seconds
+        self._table = card.spell_out
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
         self._family = vocabulary.family
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
@@ -76,6 +79,10 @@ class PromptBuilder:
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
         """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
+
+    def said(self, text: str) -> SaidText:
+        """Return a text with what the checkpoint says of it."""
+        return spell_out(text, self._table)
 
     def build(
         self,
@@ -99,33 +106,36 @@ class PromptBuilder:
         Raises:
             HiggsError: if there is nothing to speak, a voice does not fit the model, or turns are given to v3.
         """
-        writer = _Writer(self._vocabulary)
-        self._write(writer, self._content(writer, text), voice, scene, tuple(turns))
+        writer, said = _Writer(self._vocabulary), self.said(text).text
+        self._write(writer, self._read(writer, text, voice).text, voice, scene, tuple(turns))
         sequence = writer.finish()
-        sequence.text, sequence.voice, sequence.expected = text, voice, estimate_frames(text)
-        sequence.params, sequence.index, sequence.bounds = params, index, bounds_of(text)
+        sequence.text, sequence.said, sequence.voice, sequence.expected = text, said, voice, estimate_frames(said)
+        sequence.params, sequence.index, sequence.bounds = params, index, bounds_of(said)
         return sequence
 
     def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
         """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does."""
         writer = _Writer(self._vocabulary)
-        content = self._content(writer, text)
+        content = self._read(writer, text, None).text
         self._write(writer, "a", voice, scene, ())
         lead = _LEAD if self._family.is_chat else ""
         letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
         return len(writer.finish()), max(0, whole - letter)
 
-    def read_text(self, sequence: Sequence) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text that the talker reads, and the characters (start, stop) of the tokens from `prefix` on.
+    def read_text(self, sequence: Sequence) -> tuple[SaidText, list[tuple[int, int]]]:
+        """Return the text that the talker reads, and the written characters (start, stop) of tokens from `prefix` on.
 
         Of the tokens that belong to the prompt alone, a start is negative, or there is none.
         """
         writer = _Writer(self._vocabulary)
-        content, lead = self._content(writer, sequence.text), _LEAD if self._family.is_chat else ""
-        if sequence.voice is not None and not self._family.is_chat:
-            content = after_first_word(content)
-        located = self._vocabulary.located(lead + content, writer.warn)
-        return content, [(start - len(lead), stop - len(lead)) for _, start, stop in located]
+        said, lead = self._read(writer, sequence.text, sequence.voice), _LEAD if self._family.is_chat else ""
+        located = self._vocabulary.located(lead + said.text, writer.warn)
+        return said, [said.as_written(start - len(lead), stop - len(lead)) for _, start, stop in located]
+
+    def _read(self, writer: _Writer, text: str, voice: object | None) -> SaidText:
+        """Return the text that the talker reads in a voice."""
+        content = self._content(writer, text)
+        return self.said(content if voice is None or self._family.is_chat else after_first_word(content))
 
     def _content(self, writer: _Writer, text: str) -> str:
         """Return the part of `text` that is spoken."""
@@ -163,7 +173,6 @@ class PromptBuilder:
                 out.token(REF_TEXT).text(transcript)
             rows = self._family.delay(self._codes(voice))
             out.token("<|ref_audio|>").audio(rows, [FILLER] * len(rows))
-            content = after_first_word(content)
         out.token("<|text|>").part().text(content).token("<|audio|>")
 
     def _write_chat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:

@@ -1,12 +1,13 @@
 """Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
     {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]],
-     "chunk_seconds": 12}
+     "chunk_seconds": 12, "spell_out": "en"}
 
 languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
 one_voice: without a reference, it always speaks with the same voice. word_heads: [layer, head, lag] of attention heads
 that follow the words, see `words/heads.py`. Without it, they are looked for when they are first needed.
 chunk_seconds: longest chunks of text that it speaks without losing its place; longer text is split.
+spell_out: language in which figures, units, signs and capitals become words before it reads them, see `spell_out.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from ..core.errors import HiggsError, shown_name
 from ..files.json_file import read_json
 from .language import foreign, name_of
+from .spell_out import TABLES
 from .tags import TAG_LIKE, TAGS, canonical_tag
 
 CARD = "higgs_tts.json"
@@ -34,6 +36,7 @@ class ModelCard:
     one_voice: bool = False
     word_heads: object = None  # as written
     chunk_seconds: float = math.inf
+    spell_out: str = ""  # a key of TABLES, or empty
     notes: tuple[str, ...] = ()  # problems of the card itself
 
     def warnings(self, text: str) -> tuple[str, ...]:
@@ -86,7 +89,15 @@ def read_card(folder: Path) -> ModelCard:
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
     one_voice, most = held.get("one_voice") is True, _seconds(held.get("chunk_seconds"), path, notes)
-    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, tuple(notes))
+    table = _table(held.get("spell_out"), path, notes)
+    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, table, tuple(notes))
+
+
+def _table(value: object, path: Path, notes: list[str]) -> str:
+    if value is None or (isinstance(value, str) and value in TABLES):
+        return value or ""
+    notes.append(f"{path}: spell_out must be one of {', '.join(TABLES)}, so it is ignored. Correct it.")
+    return ""
 
 
 def _seconds(value: object, path: Path, notes: list[str]) -> float:

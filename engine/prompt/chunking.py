@@ -14,6 +14,7 @@ import unicodedata
 from itertools import accumulate, pairwise
 
 from ..core.config import FRAME_RATE
+from .said import Respelling
 from .script import Pause, Script
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
 
@@ -98,7 +99,7 @@ def split_script(script: Script, seconds_per_chunk: float, first: float = math.i
     are summed, else one paragraph gap remains.
     """
     text, limit = script.text, seconds_per_chunk if seconds_per_chunk > 0 else math.inf
-    if not script.pauses and estimate_seconds(text) <= limit:
+    if not script.pauses and estimate_seconds(script.said) <= limit:
         return [text.strip()], [0.0, 0.0]
     cutter = Cutter(text, limit, script, first)
     chunks = cutter.chunks()
@@ -154,9 +155,12 @@ def _mask(text: str) -> str:
     return TAG_LIKE.sub(stand_in, text.translate(_NOT_OURS))
 
 
-def _seconds_each(text: str, masked: str) -> list[float]:
-    # A pause tag's seconds all lie on its first character.
+def _seconds_each(text: str, masked: str, respellings: tuple[Respelling, ...] = ()) -> list[float]:
+    # A pause tag's seconds all lie on its first character, and those of a respelling.
     seconds = [_character_seconds(character) for character in masked]
+    for one in respellings:
+        seconds[one.start : one.stop] = [0.0] * (one.stop - one.start)
+        seconds[one.start] = estimate_seconds(one.said)
     for match in TAG_LIKE.finditer(text):
         seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]) or "", 0.0)
     return seconds
@@ -186,7 +190,9 @@ class Cutter:
     def __init__(self, text: str, limit: float, script: Script | None = None, first: float = math.inf):
         self._text, self._limit, self._first = text, limit, first
         self._masked = masked = _mask(text)
-        self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
+        respelled = script.respellings if script else ()
+        self._time = [0.0, *accumulate(_seconds_each(text, masked, respelled))]  # seconds before each position
+        self._inside = {at for one in respelled for at in range(one.start + 1, one.stop)}  # where no cut may be
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
         self._gap_starts = _gap_starts(masked)
         self._gap_stops = [len(text) - at for at in reversed(_gap_starts(masked[::-1]))]
@@ -274,7 +280,7 @@ class Cutter:
     def _may_cut(self, cut: int) -> bool:
         # A tag stays with the text after it, a pause with the text before. This also keeps cuts out of tags.
         before = self._masked[max(0, self._gap_starts[cut] - 1)]
-        if before == _TAG or self._masked.startswith(_PAUSE, self._gap_stops[cut]):
+        if before == _TAG or cut in self._inside or self._masked.startswith(_PAUSE, self._gap_stops[cut]):
             return False
         # Combining marks stay with their letter. Joiners (emoji, Indic scripts) bind both sides.
         return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.config import MAX_HINTS
 from .card import ModelCard
+from .said import Respelling, SaidText
 from .script import pause_faults, without_comments
+from .spell_out import spell_out
 from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup
 
 PAUSES = ("[pause]", "[pause 1.5]")  # handled by the engine, for any model
+# What is not spoken: a speaker's name, and the number and the time of a cue.
+_NAME = re.compile(r"^[^\S\n]*(?:\[[^\[\]\n]{1,60}\]|[^\W\d_][^:\n]{0,40}:(?!\S))", re.MULTILINE)
+_CUE_HEAD = re.compile(r"^(?:[^\S\n]*[0-9]+[^\S\n]*|[^\n]{0,40}-->[^\n]*)$", re.MULTILINE)
 _BEFORE, _THERE = "before the text it affects", "where it happens"
 
 
@@ -69,6 +75,21 @@ class TextCheck:
         kinds += [find_directions(text, self._follows)] if self._has_tags and directions else []
         found = [one for kind in kinds for one in itertools.islice(kind, MAX_HINTS)]
         return [Hint(*one) for one in sorted(found)[:MAX_HINTS]]
+
+    def respellings(self, text: str, has_names: bool = False) -> list[Respelling]:
+        """Return the first MAX_HINTS parts of a text that the checkpoint says otherwise than written.
+
+        has_names: the text is a script or has cues.
+        """
+        if has_names:
+            text = without_comments(text)
+            for pattern in (_NAME, _CUE_HEAD):
+                text = pattern.sub(lambda found: " " * len(found[0]), text)
+        return list(itertools.islice(self.said(text).respellings, MAX_HINTS))
+
+    def said(self, text: str) -> SaidText:
+        """Return a text with what the checkpoint says of it."""
+        return spell_out(text, self._card.spell_out)
 
     def _faults(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yield (start, stop, reason) for each known tag without effect."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ..core.config import FRAME_RATE, MAX_PAUSE_SECONDS_IN_ALL, SamplingParams
 from ..core.errors import HiggsError
 from .chunking import estimate_frames, estimate_seconds, split_script
+from .said import SaidText
 from .script import Script, Turn, read_pauses
 from .tags import is_spoken
 
@@ -43,13 +44,16 @@ def plan(
     is_dialogue: bool,
     chunk_seconds: Callable[[Script, str], tuple[float, float]],
     is_spoken: Callable[[str], bool] = is_spoken,
+    read_as: Callable[[str], SaidText] = SaidText,
 ) -> Plan:
     """Split all turns into chunks. A dialogue's turn without words contributes only its pauses.
 
     chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken(text): True if a text is
-    not silent. Raises HiggsError if the pauses written in all turns are too long in total.
+    not silent. read_as(text): what the model says of it. Raises HiggsError if the pauses written in all turns are too
+    long in total.
     """
     scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
+    scripts = [replace(script, respellings=read_as(script.text).respellings) for script in scripts]
     check_pauses(scripts)
     chunks: list[Chunk] = []
     warnings: list[str] = []
@@ -81,7 +85,7 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
     silence = sum(script.silence for script in scripts)
     if silence <= MAX_PAUSE_SECONDS_IN_ALL:
         return
-    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.text) for script in scripts))
+    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.said) for script in scripts))
     if silence > most:
         raise HiggsError(
             f"The pauses in the text add up to {silence:,.0f} s, but at most {most:,.0f} s are allowed at once. "
@@ -89,11 +93,18 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
         )
 
 
-def planned_seconds(turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool) -> float:
-    """Estimate the seconds of speech including pauses, as counted by a progress bar. 0 without words."""
+def planned_seconds(
+    turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool, read_as: Callable[[str], SaidText] = SaidText
+) -> float:
+    """Estimate the seconds of speech including pauses, as counted by a progress bar. 0 without words.
+
+    read_as: see `plan`.
+    """
     spoken = [turn for turn in turns if is_spoken(read_pauses(turn.text).text)]
     if not spoken:
         return 0.0
-    planned = plan(turns, params, is_dialogue, lambda script, speaker: (params.chunk_seconds, math.inf))
+    planned = plan(
+        turns, params, is_dialogue, lambda script, speaker: (params.chunk_seconds, math.inf), read_as=read_as
+    )
     silence = planned.last_silence + sum(chunk.silence or 0.0 for chunk in planned.chunks)
-    return silence + sum(estimate_frames(chunk.text) for chunk in planned.chunks) / FRAME_RATE
+    return silence + sum(estimate_frames(read_as(chunk.text).text) for chunk in planned.chunks) / FRAME_RATE

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from ..core.config import MAX_PAUSE
 from ..core.errors import few, shown_name
+from .said import Respelling, SaidText
 
 PAUSE = 0.5  # seconds of a [pause] without a length
 _LONGEST = 40  # maximum characters of a length
-_MARKER = re.compile(r"\[[ \t]*pause(?![^\W_])([^\[\]\r\n]*)\]", re.IGNORECASE)
+PAUSE_MARKER = r"(?i:\[[ \t]*pause(?![^\W_])([^\[\]\r\n]*)\])"
+_MARKER = re.compile(PAUSE_MARKER)
 _LENGTH = re.compile(r"[\s:=,]*(\d+(?:[.,]\d+)?|[.,]\d+)\s*(ms|msec|milliseconds?|s|secs?|seconds?)?\s*", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 
@@ -27,11 +29,17 @@ class Pause:
 
 @dataclass(frozen=True)
 class Script:
-    """A text to speak and its pauses, in order. warnings: about invalid markers."""
+    """A text to speak and its pauses, in order. warnings: about invalid markers. respellings: see SaidText."""
 
     text: str
     pauses: tuple[Pause, ...] = ()
     warnings: tuple[str, ...] = ()
+    respellings: tuple[Respelling, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """The text that is said."""
+        return SaidText(self.text, self.respellings).text
 
     @property
     def silence(self) -> float:

@@ -13,6 +13,7 @@ from ..core.sequence import Sequence
 from ..voice.voice import Voice
 from .chunking import estimate_seconds
 from .plan import Chunk
+from .said import SaidText
 from .script import Script
 from .speakers import Speakers
 
@@ -33,6 +34,8 @@ class Prompts(Protocol):
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]: ...
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool: ...
+
+    def said(self, text: str) -> SaidText: ...
 
 
 class SequenceBuilder:
@@ -55,6 +58,7 @@ class SequenceBuilder:
         self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
         self.warnings: list[str] = []
         self.most_seconds = builder.chunk_seconds
+        self.said = builder.said
         self.is_limited = False  # True if that made chunks shorter than they were wanted
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
@@ -70,13 +74,13 @@ class SequenceBuilder:
             self.most_seconds,
             self._speakers.given.get(speaker),
         )
-        self.is_limited |= most < min(asked, estimate_seconds(script.text))
+        self.is_limited |= most < min(asked, estimate_seconds(script.said))
         wanted = min(asked, most)
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
         if wanted == math.inf:
             return 0.0, first
         overhead, tokens = self._builder.measure(script.text, voice, self._scene)
-        seconds = max(1.0, estimate_seconds(script.text))
+        seconds = max(1.0, estimate_seconds(script.said))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
         fits = self._budget(overhead) / per_second
         if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):

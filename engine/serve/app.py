@@ -133,7 +133,12 @@ class SpeechServer:
     async def _models(self, request: web.Request) -> web.Response:
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": OWNER}
         card = self._card
-        model["higgs_tts"] = {"languages": card.languages, "tags": card.tags, "one_voice": card.one_voice}
+        model["higgs_tts"] = {
+            "languages": card.languages,
+            "tags": card.tags,
+            "one_voice": card.one_voice,
+            "spell_out": card.spell_out,
+        }
         return web.json_response({"object": "list", "data": [model]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:

@@ -138,13 +138,14 @@ class SpeechRequest:
     def _plan(self):
         """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
-        planned = plan(self._turns, self._params, self._dialogue is not None, prompts.chunk_seconds, prompts.is_spoken)
+        how = prompts.chunk_seconds, prompts.is_spoken, prompts.said
+        planned = plan(self._turns, self._params, self._dialogue is not None, *how)
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
             why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
-        self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
+        self._remaining = sum(estimate_frames(prompts.said(chunk.text).text) for chunk in self._chunks)
         self._parts = [ChunkSpeech(chunk) for chunk in self._chunks]
         self._share_retakes()
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands

@@ -57,7 +57,6 @@ def _say_parser(commands):
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of turns and cues")
     command.add_argument(
         "--out",
-        required=True,
         metavar="FILE.wav|.flac|.mp3|.ogg",
         help="sound file to write; its suffix sets the format; - writes samples to stdout (24 kHz, 16 bits, mono)",
     )
@@ -76,6 +75,9 @@ def _say_parser(commands):
     _word_time_arguments(command)
     command.add_argument("--words", metavar="FILE.json", help="also write when each word is heard")
     command.add_argument("--mouth", metavar="FILE.json", help="also write mouth shapes, as Rhubarb Lip Sync does")
+    command.add_argument(
+        "--show-text", action="store_true", help="print what will be said, and exit without loading the weights"
+    )
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _cue_arguments(command)
     _way_arguments(command)

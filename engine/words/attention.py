@@ -14,7 +14,7 @@ from ..device.memory import to_device
 from ..prompt.builder import FILLER, PromptBuilder
 from ..prompt.chunking import split_sentences, split_words
 from ..talker import Talker
-from .letters import token_shares
+from .letters import said_words, token_shares
 
 _POSITIONS = 1024  # of a prefill, so that its buffers stay small
 
@@ -31,12 +31,13 @@ class Head(NamedTuple):
 class ReadWords:
     """A chunk's text as the talker reads it again: prompt, words, and which tokens are which word.
 
-    sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the tokens are the prompt's
-    positions from its prefix on.
+    said: how each word is said. sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the
+    tokens are the prompt's positions from its prefix on.
     """
 
     prompt: Prompt
     words: list[str]
+    said: list[str]
     sentences: list[int]
     shares: torch.Tensor
 
@@ -52,8 +53,8 @@ def read_words(builder: PromptBuilder, text: str) -> ReadWords | None:
         return None
     prompt = builder.build(text)
     read, tokens = builder.read_text(prompt)
-    shares = token_shares(words, read, tokens)
-    return None if shares is None else ReadWords(prompt, words, sentences, shares)
+    shares = token_shares(words, read.written, tokens)
+    return None if shares is None else ReadWords(prompt, words, said_words(words, read), sentences, shares)
 
 
 def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch.Tensor:

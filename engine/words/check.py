@@ -75,7 +75,7 @@ class ChunkCheck:
             return count
         if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
             self._checked = count
-            found = frames_cleared(self._chunk.words, self._sentences, *self._attention(codes))
+            found = frames_cleared(self._chunk.said, self._sentences, *self._attention(codes))
             if found is None:
                 return count
             self._fixed = max(self._fixed, found)
@@ -91,7 +91,8 @@ class ChunkCheck:
         copies = copied(codes.numpy())
         attention = self._attention(codes)
         heard = -(-self._heard // FRAME_SAMPLES)
-        return judge_words(self._chunk.words, self._sentences, *attention, copies, self._fixed, heard, ended)
+        chunk, state = self._chunk, (self._fixed, heard, ended)
+        return judge_words(chunk.words, self._sentences, *attention, copies, *state, chunk.said)
 
     def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
@@ -115,16 +116,20 @@ def judge_words(
     fixed: tuple[int, int] = (0, 0),
     heard: int = 0,
     ended: bool = True,
+    forms: list[str] | None = None,
 ) -> Verdict | None:
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
     fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that he has heard; a sentence
-    that begins in them stays too. ended: see `ChunkCheck.verdict`.
+    that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
-    edges, letters = [*firsts.tolist(), len(words)], np.add.reduceat([_letters(word) for word in words], firsts)
+    edges, letters = (
+        [*firsts.tolist(), len(words)],
+        np.add.reduceat([_letters(word) for word in forms or words], firsts),
+    )
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=ended)
     sure = attention[np.arange(len(path)), path]
     if sure.mean() < _LEAST:

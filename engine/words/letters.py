@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..prompt.chunking import split_sentences, split_words
+from ..prompt.said import SaidText
 from ..prompt.tags import TAG_LIKE
 from ..speech.result import SpokenTurn
 from .word import Word
@@ -39,10 +40,20 @@ def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int =
     return tuple(found)
 
 
+def said_words(words: Sequence[str], read: SaidText) -> list[str]:
+    """Return how each word of a text is said."""
+    said, at = list(words), 0
+    for number, word in enumerate(words) if read.respellings else ():
+        if (start := read.written.find(word, at)) >= 0:  # else a tag stands in it
+            at = start + len(word)
+            said[number] = read.part(start, at)
+    return said
+
+
 def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, int]]) -> torch.Tensor | None:
     """Return [N, W]: the share of each token's letters and signs that belong to each word.
 
-    read: the text that the talker read. tokens: the characters (start, stop) of each token in it.
+    read: the text that the talker read, as written. tokens: the characters (start, stop) of each token in it.
     Returns None if its letters are not those of the words, or a word has no token.
     """
     letters = [(letter, number) for number, word in enumerate(words) for letter in word if letter.isalnum()]

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...engine import (
     MAX_WRITTEN,
     HiggsError,
+    SaidText,
     SamplingParams,
     TextCheck,
     Turn,
@@ -18,6 +19,7 @@ from ...engine import (
     read_cues,
     read_dialogue,
     read_lines,
+    read_pronunciations,
     script_names,
     text_check,
     text_check_before,
@@ -26,6 +28,7 @@ from ..library.checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
 from ..library.checkpoint_folders import fingerprint as files_of
 from ..library.voice_folders import BUILT_IN, voices
 
+Said = Callable[[str], SaidText]
 _MOST_NAMES = 64
 _GAPS = ("paragraph_gap", "turn_gap")
 
@@ -36,7 +39,7 @@ def tags_for(model: str) -> list[dict]:
 
 
 def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dict:
-    """Return seconds (None if not known yet), hints with their positions, notes, and names of speakers.
+    """Return seconds (None if not known yet), hints with their positions, notes, names of speakers, and respellings.
 
     kind: one of KINDS. settings: `paragraph_gap` and `turn_gap` of SamplingParams, and `takes`. Raises HiggsError for
     an unknown kind, a text that is too long, or a setting out of range.
@@ -49,7 +52,7 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     params = replace(SamplingParams(), **given)
     check = _check_for(model)
     try:
-        seconds = KINDS[kind](text, params) * max(1.0, settings.get("takes", 1.0))
+        seconds = KINDS[kind](text, params, check.said) * max(1.0, settings.get("takes", 1.0))
     except HiggsError:  # half a row or file name; if it stays so, the run reports it
         seconds = None
     place = _place_in(text)
@@ -57,28 +60,56 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
         {"start": place(hint.start), "stop": place(hint.stop), "says": hint.says}
         for hint in check.hints(text, is_script=kind == "script", directions=kind != "srt")
     ]
-    return {"seconds": seconds, "hints": hints, "notes": check.notes(text), "names": _names(kind, text)}
+    notes, names = check.notes(text), _names(kind, text)
+    return {"seconds": seconds, "hints": hints, "notes": notes, "names": names, "said": _said(kind, text, check)}
 
 
-def _of_text(text: str, params: SamplingParams) -> float:
-    return planned_seconds([Turn("", text)], params, is_dialogue=False)
+def _said(kind: str, text: str, check: TextCheck) -> list[dict]:
+    """Return the parts of a text that are said otherwise than written. A sheet's cells have no places to show them at.
+
+    entry: the line of `pronunciations` that says the same, empty if none does.
+    """
+    place = _place_in(text)
+    return [
+        {
+            "start": place(one.start),
+            "stop": place(one.stop),
+            "said": one.said.strip(),
+            "entry": _entry(text[one.start : one.stop].strip(), one.said.strip()),
+        }
+        for one in (() if kind == "lines" else check.respellings(text, kind in ("script", "srt")))
+        if one.said.strip(" .,")
+    ]
 
 
-def _of_script(text: str, params: SamplingParams) -> float:
+def _entry(written: str, said: str) -> str:
+    entry = f"{written} = {said}"
+    try:
+        return entry if read_pronunciations(entry).apply(written) == said else ""
+    except HiggsError:
+        return ""
+
+
+def _of_text(text: str, params: SamplingParams, said: Said) -> float:
+    return planned_seconds([Turn("", text)], params, is_dialogue=False, read_as=said)
+
+
+def _of_script(text: str, params: SamplingParams, said: Said) -> float:
     """Estimate as if all speakers had a voice. Connections are not known here and make little difference."""
-    return planned_seconds(read_dialogue(text, script_names(text)[1]).turns, params, is_dialogue=True)
+    return planned_seconds(read_dialogue(text, script_names(text)[1]).turns, params, is_dialogue=True, read_as=said)
 
 
-def _of_lines(text: str, params: SamplingParams) -> float:
-    return sum(planned_seconds([Turn(row.speaker, row.text)], params, is_dialogue=True) for row in read_lines(text))
+def _of_lines(text: str, params: SamplingParams, said: Said) -> float:
+    rows = ([Turn(row.speaker, row.text)] for row in read_lines(text))
+    return sum(planned_seconds(turns, params, is_dialogue=True, read_as=said) for turns in rows)
 
 
-def _of_subtitles(text: str, params: SamplingParams) -> float:
+def _of_subtitles(text: str, params: SamplingParams, said: Said) -> float:
     """Return when the last cue ends."""
     return max(cue.stop for cue in read_cues(text).cues)
 
 
-KINDS: dict[str, Callable[[str, SamplingParams], float]] = {
+KINDS: dict[str, Callable[[str, SamplingParams, Said], float]] = {
     "text": _of_text,
     "script": _of_script,
     "lines": _of_lines,

@@ -1,7 +1,17 @@
 // What the page completes, and where hints go while a text changes. Run by tests/unit/test_page_scripts.py.
 import assert from "node:assert/strict"
 import test from "node:test"
-import { about, choicesFor, moved, placeFor, tagChoices, tokenAt } from "../../web/js/tokens.js"
+import {
+    about,
+    choicesFor,
+    isListed,
+    moved,
+    partAt,
+    placeFor,
+    tagChoices,
+    tokenAt,
+    withEntry,
+} from "../../web/js/tokens.js"
 
 const GROUPS = [
     {
@@ -121,4 +131,25 @@ test("seconds are told in words", () => {
         "about 1 min 15 s",
         "about 2.0 h",
     ])
+})
+
+test("an entry goes before the sections of speakers, once", () => {
+    const entry = "06:32 = six thirty-two"
+    assert.equal(withEntry("", entry), entry)
+    assert.equal(withEntry("Nguyen = Win\n", entry), `Nguyen = Win\n${entry}`)
+    assert.equal(withEntry("[Anna]\nYork = Yorrk", entry), `${entry}\n\n[Anna]\nYork = Yorrk`)
+    assert.equal(withEntry("A = B\n[Anna]\nC = D", entry), `A = B\n${entry}\n\n[Anna]\nC = D`)
+    assert.equal(withEntry(`${entry}\nA = B`, entry), `${entry}\nA = B`)
+    assert.ok(isListed(`A = B\n ${entry}`, "06:32") && !isListed(entry, "6:32") && !isListed("", "06:32"))
+})
+
+test("a part is at the caret from its start to its end", () => {
+    const parts = [
+        { start: 1, stop: 3 },
+        { start: 5, stop: 6 },
+    ]
+    assert.deepEqual(
+        [0, 1, 3, 4, 6].map((caret) => partAt(parts, caret)?.start),
+        [undefined, 1, 1, undefined, 5],
+    )
 })

@@ -8,6 +8,7 @@ addStyle(`
     white-space: pre-wrap; overflow-wrap: break-word; }
 .higgs-mirror mark { background: none; color: transparent; text-decoration: underline wavy var(--error-text, #ff7070);
     text-decoration-skip-ink: none; text-underline-offset: 2px; }
+.higgs-mirror mark.higgs-said { text-decoration: underline dotted var(--descrip-text, #999); }
 `)
 
 // Properties that decide where letters are.
@@ -45,7 +46,7 @@ export class Mirror {
     }
 
     /**
-     * @param {import("./tokens.js").Hint[]} marks in order
+     * @param {({start: number, stop: number, said?: string})[]} marks in order; with said: no problem
      */
     draw(marks) {
         const style = getComputedStyle(this.area)
@@ -63,10 +64,10 @@ export class Mirror {
             parts.push(piece)
             at = stop
         }
-        for (const { start, stop } of marks) {
+        for (const { start, stop, said } of marks) {
             if (start < at) continue
             if (start > at) add(start, null)
-            add(stop, document.createElement("mark"))
+            add(stop, make("mark", said === undefined ? "" : "higgs-said"))
         }
         this.caret.remove()
         add(value.length, null)

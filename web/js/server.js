@@ -139,7 +139,8 @@ export async function tagsOf(model) {
 
 /**
  * Hints on a text; see `look` in nodes/page/written_text.py.
- * @typedef {{seconds: number | null, hints: import("./tokens.js").Hint[], notes: string[], names: string[]}} Look
+ * @typedef {{seconds: number | null, hints: import("./tokens.js").Hint[], notes: string[], names: string[],
+ *     said: import("./tokens.js").Said[]}} Look
  */
 
 /**
@@ -156,7 +157,7 @@ export async function lookAt(kind, text, model, settings) {
         body: JSON.stringify({ kind, text, model, settings }),
     })
     const told = await answer.json()
-    return answer.ok ? told : { seconds: null, hints: [], notes: [told.error], names: [] }
+    return answer.ok ? told : { seconds: null, hints: [], notes: [told.error], names: [], said: [] }
 }
 
 /**

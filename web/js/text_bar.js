@@ -18,27 +18,33 @@ addStyle(`
 .higgs-text-bar .higgs-hint { flex: 1; min-width: 0; overflow: hidden; display: -webkit-box; -webkit-box-orient: vertical;
     -webkit-line-clamp: 3; overflow-wrap: anywhere; }
 .higgs-text-bar .higgs-wrong { color: var(--error-text, #ff7070); cursor: pointer; }
+.higgs-text-bar [hidden] { display: none; }
 .higgs-text-bar .higgs-length { flex: none; font-variant-numeric: tabular-nums; }
 `)
 
 export class TextBar {
     /**
      * @param {HTMLTextAreaElement} area
-     * @param {{onMenu: () => void, onHint: () => void}} listener
+     * @param {{onMenu: () => void, onHint: () => void, onAdd: () => void}} listener
      */
-    constructor(area, { onMenu, onHint }) {
+    constructor(area, { onMenu, onHint, onAdd }) {
         this.area = area
         this.element = make("div", "higgs-text-bar")
         this.tags = make("button", "higgs-tags")
         this.hint = make("span", "higgs-hint")
+        this.add = make("button", "higgs-add")
         this.length = make("span", "higgs-length")
         this.tags.textContent = `${say("Tags")} ▾`
         this.tags.title = say("Tags of this model (Ctrl+Space). Or type <| or [ in the text.")
         this.tags.tabIndex = -1
         this.tags.setAttribute("aria-haspopup", "listbox")
         this.hint.setAttribute("role", "status")
+        this.add.textContent = say("Change")
+        this.add.title = say("Add it to the node's pronunciations, to change how it is said")
+        this.add.tabIndex = -1
+        this.add.hidden = true
         this.length.title = say("Estimated length of the speech")
-        this.element.append(this.tags, this.hint, this.length)
+        this.element.append(this.tags, this.hint, this.add, this.length)
         // The text area keeps the focus.
         for (const type of ["pointerdown", "mousedown"]) {
             this.element.addEventListener(type, (event) => {
@@ -48,6 +54,7 @@ export class TextBar {
         }
         this.tags.addEventListener("click", onMenu)
         this.hint.addEventListener("click", onHint)
+        this.add.addEventListener("click", onAdd)
         this.isInside = area.offsetHeight >= LEAST
         this.padding = area.style.paddingBottom
         if (this.isInside) area.style.paddingBottom = `${HEIGHT + 2}px`
@@ -72,11 +79,13 @@ export class TextBar {
      * @param {number | null} seconds
      * @param {string} hint
      * @param {boolean} isWrong
+     * @param {boolean} isAddable
      */
-    show(seconds, hint, isWrong) {
+    show(seconds, hint, isWrong, isAddable) {
         this.length.textContent = about(seconds)
         this.hint.textContent = this.hint.title = hint
         this.hint.classList.toggle("higgs-wrong", isWrong)
+        this.add.hidden = !isAddable
     }
 
     remove() {

@@ -1,5 +1,6 @@
 // Matches the page's text areas to our nodes' texts, on the canvas and in Nodes 2.0.
 import { app } from "./comfy.js"
+import { isLinked } from "./graph.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
@@ -68,6 +69,15 @@ export function kindOf(node) {
 export function settingsOf(node) {
     const numbers = (node.widgets ?? []).filter(({ name, value }) => SETTINGS.includes(name) && Number.isFinite(value))
     return Object.fromEntries(numbers.map(({ name, value }) => [name, value]))
+}
+
+/**
+ * Widget in which a node's own pronunciations are written. None if they come from another node.
+ * @param {Node} node
+ */
+export function pronunciationsOf(node) {
+    const isHere = !isLinked(node, "pronunciations")
+    return isHere ? node.widgets?.find(({ name }) => name === "pronunciations") : undefined
 }
 
 /**

@@ -13,6 +13,11 @@ import { say, translated } from "./words.js"
 
 /** @typedef {{start: number, stop: number, says: string}} Hint */
 
+/**
+ * Part of a text that is said otherwise than written. entry: the line of `pronunciations` that says the same, if any.
+ * @typedef {{start: number, stop: number, said: string, entry: string}} Said
+ */
+
 const TAG = /<(?:\|[^<>|\n]{0,40}|[a-z]+:[^<>|\n]{0,30})$/
 const BRACKET = /\[[^[\]\n|]{0,40}$/
 const NAME = /(?:^|\n)[ \t]*(\p{L}[\p{L}\p{N} _.'’-]{1,38})$/u
@@ -119,7 +124,8 @@ export function placeFor(choice, text, caret, token) {
 
 /**
  * Hints moved to their new positions after a change of the text. Those inside the change are dropped.
- * @param {Hint[]} hints
+ * @template {{start: number, stop: number}} Part
+ * @param {Part[]} hints
  * @param {string} before
  * @param {string} after
  */
@@ -135,6 +141,39 @@ export function moved(hints, before, after) {
         if (hint.start < before.length - end) return []
         return [{ ...hint, start: hint.start + by, stop: hint.stop + by }]
     })
+}
+
+/**
+ * Part of a text at the caret.
+ * @template {{start: number, stop: number}} Part
+ * @param {Part[]} parts
+ * @param {number} caret
+ */
+export function partAt(parts, caret) {
+    return parts.find(({ start, stop }) => start <= caret && caret <= stop)
+}
+
+/**
+ * True if a list of pronunciations has an entry for what is written.
+ * @param {string} list
+ * @param {string} written
+ */
+export function isListed(list, written) {
+    return list.split("\n").some((line) => line.split("=")[0].trim() === written)
+}
+
+/**
+ * A list of pronunciations with one more entry, unless it has it. It stands before the sections of speakers.
+ * @param {string} list
+ * @param {string} entry
+ */
+export function withEntry(list, entry) {
+    const lines = list.split("\n")
+    if (lines.some((line) => line.trim() === entry)) return list
+    const section = lines.findIndex((line) => /^\s*\[.+\]\s*$/.test(line))
+    const own = (section < 0 ? lines : lines.slice(0, section)).join("\n").trimEnd()
+    const rest = section < 0 ? [] : ["", ...lines.slice(section)]
+    return [...(own ? [own] : []), entry, ...rest].join("\n")
 }
 
 /**

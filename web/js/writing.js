@@ -5,8 +5,8 @@ import { modelOf } from "./graph.js"
 import { Mirror } from "./mirror.js"
 import { lookAt, tagsOf } from "./server.js"
 import { TextBar } from "./text_bar.js"
-import { kindOf, nodeOf, remember, settingsOf, write } from "./text_fields.js"
-import { choicesFor, moved, placeFor, tagChoices, tokenAt } from "./tokens.js"
+import { kindOf, nodeOf, pronunciationsOf, remember, settingsOf, write } from "./text_fields.js"
+import { choicesFor, isListed, moved, partAt, placeFor, tagChoices, tokenAt, withEntry } from "./tokens.js"
 import { say, translated } from "./words.js"
 
 const REST = 250 // ms without a key before the server checks the text
@@ -16,7 +16,7 @@ class Writing {
     /** @type {import("./tokens.js").Choice[]} */
     #tags = []
     /** @type {import("./server.js").Look} */
-    #look = { seconds: null, hints: [], notes: [], names: [] }
+    #look = { seconds: null, hints: [], notes: [], names: [], said: [] }
     /** @type {import("./tokens.js").Token | null} */
     #token = null
     #text = ""
@@ -33,7 +33,11 @@ class Writing {
         this.node = node
         this.model = modelOf(node)
         this.list = new ChoiceList((choice) => this.#take(choice))
-        this.bar = new TextBar(area, { onMenu: () => this.toggleMenu(), onHint: () => this.#goToHint() })
+        this.bar = new TextBar(area, {
+            onMenu: () => this.toggleMenu(),
+            onHint: () => this.#goToHint(),
+            onAdd: () => this.#addEntry(),
+        })
         this.mirror = new Mirror(area)
         this.#text = area.value
         area.setAttribute("aria-autocomplete", "list")
@@ -51,7 +55,7 @@ class Writing {
     }
 
     onInput() {
-        this.#look.hints = moved(this.#look.hints, this.#text, this.area.value)
+        this.#look = this.#moved(this.#look, this.#text)
         this.#text = this.area.value
         this.refresh()
         this.#complete()
@@ -62,13 +66,19 @@ class Writing {
     /** Updates the display after the caret has moved or an answer has arrived. */
     refresh() {
         if (this.#isOver) return
-        this.mirror.draw(this.#look.hints)
         const { hints, notes, seconds } = this.#look
+        this.mirror.draw([...hints, ...this.#said].sort((one, other) => one.start - other.start))
+        const own = partAt(hints, this.area.selectionEnd) ? undefined : this.#saidAtCaret()
+        if (own) {
+            const written = this.area.value.slice(own.start, own.stop).trim()
+            const told = say("“{written}” is said “{said}”.", { written, said: own.said })
+            return this.bar.show(seconds, told, false, own.entry !== "" && pronunciationsOf(this.node) !== undefined)
+        }
         const hint = this.#hintAtCaret()
         const values = { number: hint ? hints.indexOf(hint) + 1 : 0, count: hints.length }
         const place = hints.length > 1 && hint ? `${say("{number} of {count}:", values)} ` : ""
         const told = hint ? place + translated(hint.says) : notes.map(translated).join(" ")
-        this.bar.show(seconds, told, Boolean(hint ?? notes.length))
+        this.bar.show(seconds, told, Boolean(hint ?? notes.length), false)
     }
 
     onCaret() {
@@ -121,14 +131,44 @@ class Writing {
 
     #hintAtCaret() {
         const { hints } = this.#look
-        const caret = this.area.selectionEnd
-        return hints.find(({ start, stop }) => start <= caret && caret <= stop) ?? hints[0]
+        return partAt(hints, this.area.selectionEnd) ?? hints[0]
+    }
+
+    /** Parts that are said otherwise, without those that the node's pronunciations settle. */
+    get #said() {
+        const list = String(pronunciationsOf(this.node)?.value ?? "")
+        return this.#look.said.filter(({ start, stop }) => !isListed(list, this.area.value.slice(start, stop).trim()))
+    }
+
+    /** What is said at the caret. If there is nothing else to tell, the first part that is said otherwise. */
+    #saidAtCaret() {
+        const [{ hints, notes }, said] = [this.#look, this.#said]
+        return partAt(said, this.area.selectionEnd) ?? (hints.length || notes.length ? undefined : said[0])
+    }
+
+    #addEntry() {
+        const [said, widget] = [this.#saidAtCaret(), pronunciationsOf(this.node)]
+        if (!said || !widget) return
+        widget.value = withEntry(String(widget.value ?? ""), said.entry)
+        widget.callback?.(widget.value)
+        this.node.setDirtyCanvas(true, true)
+        this.refresh()
+    }
+
+    /**
+     * @param {import("./server.js").Look} look
+     * @param {string} before text that it is about
+     */
+    #moved(look, before) {
+        const { value } = this.area
+        return { ...look, hints: moved(look.hints, before, value), said: moved(look.said, before, value) }
     }
 
     #goToHint() {
-        const hint = this.#hintAtCaret()
+        /** @type {{start: number, stop: number}[]} */
+        const hints = this.#look.hints.length ? this.#look.hints : this.#said
+        const hint = partAt(hints, this.area.selectionEnd) ?? hints[0]
         if (!hint) return
-        const { hints } = this.#look
         const isThere = this.area.selectionStart === hint.start && this.area.selectionEnd === hint.stop
         const { start, stop } = isThere ? hints[(hints.indexOf(hint) + 1) % hints.length] : hint
         this.area.setSelectionRange(start, stop)
@@ -140,7 +180,7 @@ class Writing {
         const text = this.area.value
         const look = await lookAt(kindOf(this.node), text, this.model, settingsOf(this.node))
         if (round !== this.#round || this.#isOver) return
-        this.#look = { ...look, hints: moved(look.hints, text, this.area.value) }
+        this.#look = this.#moved(look, text)
         this.refresh()
         if (this.#token && !this.list.isOpen) this.#complete() // names
     }

@@ -81,7 +81,8 @@ class RemoteEngine(SpeechAPI):
         tags = [card.tags for card in cards if card.tags is not None]
         languages = next((card.languages for card in cards if card.languages), None)
         known = tuple(tag for tag in TAGS if all(tag in some for some in tags)) if tags else None
-        return ModelCard(languages, known, any(card.one_voice for card in cards))
+        table = next((card.spell_out for card in cards if card.spell_out), "")
+        return ModelCard(languages, known, any(card.one_voice for card in cards), spell_out=table)
 
     def knows_tag(self, tag: str) -> bool:
         return tag in TAGS if (tags := self.card.tags) is None else tag in tags

@@ -158,4 +158,5 @@ def _card(model: Mapping[str, Any]) -> ModelCard:
         tuple(map(str, languages)) if isinstance(languages, list) and languages else None,
         tuple(tag for tag in TAGS if tag in tags) if isinstance(tags, list) else None,
         told.get("one_voice") is True,
+        spell_out=str(told.get("spell_out") or ""),
     )

@@ -15,6 +15,7 @@ from ...core.errors import HiggsError
 from ...core.sequence import Sequence
 from ...prompt.chunking import estimate_frames
 from ...prompt.lengths import bounds_of
+from ...prompt.said import SaidText
 from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
 from ...voice.voice import Voice
 
@@ -71,6 +72,7 @@ class RemotePrompts:
             audio,
             tuple(dict.fromkeys(warnings)),
             text=text,
+            said=text,
             voice=voice,
             params=params,
             index=index,
@@ -84,6 +86,10 @@ class RemotePrompts:
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
         """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._guard.speakable(self._guard.clean(text, warn))
+
+    def said(self, text: str) -> SaidText:
+        """Return the text as written: the server spells out what its model needs."""
+        return SaidText(text)
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
         """Return (1, 0), because the prompt's length on a server is unknown. Raises as `build` does."""

@@ -139,6 +139,9 @@ class FakeEngine:
         wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)
         return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken, said=spoken)
 
+    def read_as(self, text):
+        return f"{text}, in words"
+
     def knows_tag(self, tag):
         return "speed" in tag
 

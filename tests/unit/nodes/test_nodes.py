@@ -174,12 +174,13 @@ class TestSpeak:
         assert "Peak memory: 10.0 GB." in peak
 
     def test_speech_uses_given_settings_and_defaults_for_the_rest(self, load_module, comfy, patcher):
-        audio, info, srt, words = (
+        audio, info, srt, words, said = (
             load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice=VOICE, scene=" a room ", seed=5).args
         )
         assert patcher.engine.calls == ["open", ("Hi", VOICE, SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n" and words == ""
+        assert said == "Hi, in words"
         assert info.splitlines() == [
             "0.1 s of speech in 0.0 s, 4.0 times real time. Spoken to the end, not checked.",
             "Warning: a warning of the loader",

@@ -66,7 +66,8 @@ def test_stop_ends_the_search(node, comfy, interrupted):
 def test_a_voice_from_a_clip_is_sent_as_sound(load_module, model, fake):
     voice, told = load_module("voice").HiggsTTSVoice.execute(model, CLIP, "What it says.").args
     assert voice.is_sound and told.startswith("2.0 s, 'What it says.'")
-    audio, info, srt, _ = load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=voice, seed=5).args
+    audio, info, srt, _, said = load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=voice, seed=5).args
+    assert said == SPEECH
     (call,) = fake.calls
     assert (call["input"], call["seed"], call["ref_text"]) == (SPEECH, 5, "What it says.")
     assert audio["sample_rate"] == 24_000 and audio["waveform"].abs().max() > 0.2 and SPEECH in srt

@@ -135,3 +135,16 @@ def test_a_kept_take_is_written_into_the_sheet(ask):
         assert ask("lines", body).status == 400
     answer = ask("lines", {"lines": "One.\n" * 200_001, "id": "000001", "seed": 5})
     assert answer.status == 400 and "1,000,000" in answer.data["error"]
+
+
+def test_what_is_said_is_told_at_its_place_with_its_entry(look):
+    text = "🙂 At 06:32, NASA paid #5 and the train ran 5."
+    parts = look(text)["said"]
+    units = text.encode("utf-16-le")
+    marked = [units[2 * one["start"] : 2 * one["stop"]].decode("utf-16-le") for one in parts]
+    assert marked == ["06:32", "NASA", "#", "5", "5"]
+    assert [one["entry"] for one in parts][:3] == ["06:32 = six thirty-two", "NASA = nasa", ""], "# is a comment"
+    assert parts[0]["said"] == "six thirty-two"
+    assert look(text, model=V3)["said"] == [] == look('id,text\na,"At 5."', "lines")["said"]
+    assert [one["said"] for one in look("ANNA: At 5.", "script")["said"]] == ["five"]
+    assert look("At $1,234,567.")["seconds"] > look("At one.")["seconds"] + 2
