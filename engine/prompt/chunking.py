@@ -40,6 +40,8 @@ _SENTENCE = re.compile(
 )
 # Text is cut by the first of these that makes pieces short enough.
 _CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
+# Signs and line ends without which neither of them cuts.
+_MAY_END = {False: re.compile(rf"[\n.!?…．{_STOPS}]"), True: re.compile(rf"[\n.!?…．{_STOPS},;:—–、，；：،؛፣]")}
 _SPACE = re.compile(r"\s+")
 _JOINED = rf"\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
 _SYLLABLE = re.compile(rf"(?<=[{_SYLLABIC}])(?![{_JOINED}])")
@@ -135,6 +137,11 @@ def split_words(sentence: str) -> list[str]:
     if len(words) > 1 and not any(map(str.isalnum, words[0])):
         words[:2] = [" ".join(words[:2])]
     return words
+
+
+def may_end(text: str, clauses: bool) -> bool:
+    """False if a text certainly is one sentence, or, with `clauses`, one clause. Much faster than cutting it."""
+    return _MAY_END[clauses].search(text) is not None
 
 
 def leading_tags(text: str, start: int = 0) -> dict[str, str]:
