@@ -22,6 +22,13 @@ SPEECH = "/v1/audio/speech"
 @contextlib.contextmanager
 def running(engine, voices=None, **given):
     """Yield (port, speaker) of our server in a thread."""
+    with running_loop(engine, voices, **given) as (port, speaker, _):
+        yield port, speaker
+
+
+@contextlib.contextmanager
+def running_loop(engine, voices=None, **given):
+    """Yield (port, speaker, event loop) of our server in a thread."""
     from aiohttp import web
     from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
@@ -37,7 +44,7 @@ def running(engine, voices=None, **given):
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield runner.addresses[0][1], speaker
+        yield runner.addresses[0][1], speaker, loop
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)

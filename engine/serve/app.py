@@ -20,7 +20,7 @@ from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
 from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
-from .bodies import MOST_BYTES, check_head, parse_form, parse_json
+from .bodies import MOST_BYTES, beside, check_head, parse_form, parse_json
 from .calls import BadCall, Call, bounded, read_call
 from .clips import CallVoices
 from .errors import FAILURES, LOG, failure
@@ -137,10 +137,11 @@ class SpeechServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
-        return web.json_response({"voices": ["default", *self._voices.names()]})
+        return web.json_response({"voices": ["default", *await asyncio.to_thread(self._voices.names)]})
 
     async def _add_voice(self, request: web.Request) -> web.Response:
-        form = parse_form(await request.read(), request.headers.get("Content-Type", ""))
+        data = await request.read()
+        form = await beside(len(data), parse_form, data, request.headers.get("Content-Type", ""))
         if not {"name", "audio_sample"} <= form.keys():
             raise BadCall("send a form with name, audio_sample (a sound file) and, if possible, ref_text.")
         try:
@@ -164,7 +165,8 @@ class SpeechServer:
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
-        call = self._read(parse_json(await request.read()))
+        data = await request.read()
+        call = await beside(len(data), lambda: self._read(parse_json(data)))
         with self._one_call():
             voice = await self._call_voices.of(call)
             headers = answer_headers(self.model, call.ignored)
@@ -186,7 +188,8 @@ class SpeechServer:
 
     async def _batch(self, request: web.Request) -> web.Response:
         most = min(self._limits.max_items, self._limits.max_calls)
-        calls = read_batch(parse_json(await request.read(), MOST_VALUES), most, self._read)
+        data = await request.read()
+        calls = await beside(len(data), lambda: read_batch(parse_json(data, MOST_VALUES), most, self._read))
         headers = answer_headers(
             self.model, {name for call in calls if isinstance(call, Call) for name in call.ignored}
         )

@@ -20,7 +20,7 @@ from ..prompt.incoming import IncomingText
 from ..speech.result import SpeechResult
 from ..speech.session_voice import SessionVoice
 from ..voice.voice import Voice
-from .bodies import MOST_BYTES, parse_json
+from .bodies import MOST_BYTES, beside, parse_json
 from .calls import BadCall, Call
 from .errors import LOG, failure
 from .sound import encoded, encoder_of
@@ -30,6 +30,8 @@ from .timestamps import AudioChunks
 
 CONFIG_SECONDS = 10.0  # until the first message
 IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
+MOST_WAITING = 512  # answers to input.commit and input.done that wait for speech
+_PIECE = 600  # characters that are cut in one turn of the event loop
 
 
 class TextStreams:
@@ -74,6 +76,10 @@ class TextStreams:
             stream.finish()
 
 
+def _parse(data: str | bytes) -> object:
+    return parse_json(data.encode() if isinstance(data, str) else data)
+
+
 class TextStream:
     """One connection: reads messages, while a task speaks what they ask for, in order."""
 
@@ -84,7 +90,7 @@ class TextStream:
         self._text = IncomingText("none")
         self._queue: asyncio.Queue[Unit | dict | None] = asyncio.Queue()  # None closes the connection
         self._now: Unit | None = None  # the unit that is spoken
-        self._waiting = 0  # characters in the queue
+        self._waiting = self._asked = 0  # characters, and answers to messages, in the queue
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
 
@@ -105,6 +111,7 @@ class TextStream:
 
     async def _listen(self):
         while True:
+            await asyncio.sleep(0)  # others go on, however many messages have come
             try:
                 if (message := await self._receive()) is None:
                     return
@@ -127,7 +134,7 @@ class TextStream:
                     return None
         if got.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             return None
-        message = parse_json(got.data.encode() if isinstance(got.data, str) else got.data)
+        message = await beside(len(got.data), _parse, got.data)
         if not isinstance(message, Mapping):
             raise BadCall("a message must be a JSON object.")
         return message
@@ -141,7 +148,11 @@ class TextStream:
         if kind == "session.config":
             await self._configure(message)
         elif kind == "input.text":
-            self._add(message.get("text"))
+            await self._add(message.get("text"))
+        elif kind in ("input.commit", "input.done") and self._asked >= MOST_WAITING:
+            raise BadCall(
+                f"{MOST_WAITING} answers wait for speech. Send this again later.", "type", 429, "too_many_messages"
+            )
         elif kind == "input.commit":
             self._commit()
         elif kind == "input.done":
@@ -159,14 +170,14 @@ class TextStream:
     async def _configure(self, message: Mapping):
         if self._is_open:
             raise BadCall("send input.done or input.cancel before another session.config.", "type")
-        session = self._streams.read(message)
-        call = session.call_for("A word.")
+        session = await asyncio.to_thread(self._streams.read, message)
+        call = await asyncio.to_thread(session.call_for, "A word.")
         self._voice = SessionVoice(await self._streams.find_voice(call), self._streams.most_reference)
-        self._session, self._text = session, IncomingText(session.granularity)
+        self._session, self._text = session.without_clip(), IncomingText(session.granularity)
         told = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
         await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
 
-    def _add(self, text: object):
+    async def _add(self, text: object):
         if not isinstance(text, str):
             raise BadCall("text must be a string.", "text")
         most = self._streams.most_characters
@@ -178,7 +189,9 @@ class TextStream:
                 "input_too_long",
             )
         self._is_open = self._is_open or bool(text)
-        self._put(self._text.add(text))
+        for at in range(0, len(text), _PIECE):
+            self._put(self._text.add(text[at : at + _PIECE]))
+            await asyncio.sleep(0)
 
     def _commit(self):
         self._put(self._text.flush())
@@ -189,13 +202,13 @@ class TextStream:
     def _put(self, units: list[str]):
         assert self._session
         for text in units:
-            where = {"utterance_index": self._utterance, "sentence_index": self._sentences}
-            where |= {"id": f"{self._id}-{self._units}"}
-            self._queue.put_nowait(Unit(self._session, self._voice, text, self._units, where))
+            place = self._units, self._id, self._utterance, self._sentences
+            self._queue.put_nowait(Unit(self._session, self._voice, text, *place))
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 
     def _later(self, kind: str, **content: object):
+        self._asked += 1
         self._queue.put_nowait({"type": kind, **content})
 
     def _totals(self) -> dict[str, object]:
@@ -208,7 +221,8 @@ class TextStream:
         """Drop what is spoken and what waits. Its row is free at the next step."""
         assert self._session
         await self._stop()
-        cut, self._now, self._queue, self._waiting = self._now, None, asyncio.Queue(), 0
+        cut, self._now, self._queue = self._now, None, asyncio.Queue()
+        self._waiting = self._asked = 0
         self._text = IncomingText(self._session.granularity)
         if cut is not None:
             await self._tell("audio.done", **cut.where, total_bytes=cut.total_bytes, error=False, cancelled=True)
@@ -234,6 +248,7 @@ class TextStream:
                     self._now = item
                     await self._speak(item)
                 else:
+                    self._asked -= 1
                     await self._socket.send_json(item)
             await self._socket.close(code=self._code)
 
@@ -280,6 +295,7 @@ class TextStream:
                     return said
                 for part in said.split(SAMPLE_RATE):
                     await send(encoder.encode, part)
+                    await asyncio.sleep(0)
         raise HiggsError("The speech ended early.")
 
     async def _tell(self, kind: str, **content: object):

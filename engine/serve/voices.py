@@ -12,6 +12,7 @@ from .calls import STOCK_VOICES, BadCall
 
 _SAVED = ".safetensors"
 _MOST_BYTES = 200  # of a name, so that it is valid for a file
+_NAMED = 20  # voices in an error
 _NAME = re.compile(r"\w[\w .-]{0,63}")
 
 
@@ -30,15 +31,23 @@ class VoiceFolder:
         return sorted(self._files())
 
     def find(self, name: str) -> Path:
-        """Return a voice's file. Raises BadCall (404) that lists the known names."""
-        if path := self._files().get(name.casefold()):
+        """Return a voice's file. Raises BadCall (404) that lists some of the known names."""
+        files = self._files()
+        if path := files.get(name.casefold()):
             return path
+        names = sorted(files)
+        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise BadCall(
-            f"there is no voice {name[:80]!r}. Known voices: default, {', '.join(self.names())}.",
+            f"there is no voice {name[:80]!r}. Known voices: {', '.join(['default', *names[:_NAMED]])}{more}.",
             "voice",
             404,
             "voice_not_found",
         )
+
+    def found(self, name: str) -> tuple[Path, Voice | None]:
+        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`."""
+        path = self.find(name)
+        return path, self.kept(path)
 
     def kept(self, path: Path) -> Voice | None:
         """Return a file's voice if it is a saved one, or cached and unchanged since."""
