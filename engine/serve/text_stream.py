@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from urllib.parse import urlsplit
 
 import torch
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -22,6 +21,7 @@ from ..speech.session_voice import SessionVoice
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, beside, parse_json
 from .calls import BadCall, Call
+from .connections import Connection
 from .errors import LOG, failure
 from .sound import encoded, encoder_of
 from .streams import check_of, finish_reason
@@ -56,14 +56,12 @@ class TextStreams:
         self.word_times = word_times
         self._open: set[TextStream] = set()
 
-    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+    async def handle(self, request: web.Request, connection: Connection) -> web.WebSocketResponse:
         """Serve one connection until it ends."""
-        origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:  # browsers let any page connect
-            raise BadCall("pages of other sites may not connect.", "Origin", 403)
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
         await socket.prepare(request)
-        self._open.add(stream := TextStream(socket, self))
+        self._open.add(stream := TextStream(socket, connection, self))
+        connection.on_excess = stream.refuse
         try:
             await stream.run()
         finally:
@@ -83,8 +81,8 @@ def _parse(data: str | bytes) -> object:
 class TextStream:
     """One connection: reads messages, while a task speaks what they ask for, in order."""
 
-    def __init__(self, socket: web.WebSocketResponse, streams: TextStreams):
-        self._socket, self._streams, self._code = socket, streams, WSCloseCode.OK
+    def __init__(self, socket: web.WebSocketResponse, connection: Connection, streams: TextStreams):
+        self._socket, self._connection, self._streams, self._code = socket, connection, streams, WSCloseCode.OK
         self._id = f"speech_ws_{uuid.uuid4().hex}"
         self._session: TextSession | None = None
         self._text = IncomingText("none")
@@ -98,6 +96,11 @@ class TextStream:
         """Take no more text, and close the connection once all complete sentences are spoken."""
         self._is_closing, self._code = True, WSCloseCode.GOING_AWAY
         self._queue.put_nowait(None)
+
+    def refuse(self) -> None:
+        """Close the connection, because callers send too much at once."""
+        closing = self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"callers are sending too much at once")
+        self._closing = asyncio.create_task(closing)
 
     async def run(self) -> None:
         """Serve the connection. Whatever ends it also drops what is spoken."""
@@ -123,9 +126,11 @@ class TextStream:
 
     async def _receive(self) -> Mapping | None:
         """Return the next message, or None at the end of the connection."""
+        self._connection.release()  # what the last message held
         while True:
             try:
-                got = await self._socket.receive(CONFIG_SECONDS if self._session is None else IDLE_SECONDS)
+                limit = CONFIG_SECONDS if self._session is None else IDLE_SECONDS
+                got = await asyncio.wait_for(self._socket.receive(), limit)  # of all, also if pings come
                 break
             except asyncio.TimeoutError:
                 if self._now is None and self._queue.empty():

@@ -66,7 +66,7 @@ def requests() -> list[bytes]:
 
 def request(line: str, kind: str, body: bytes, *heads: str) -> bytes:
     """Return a whole request."""
-    lines = [f"{line} HTTP/1.1", "Host: here", "Connection: close", f"Content-Type: {kind}", *heads]
+    lines = [f"{line} HTTP/1.1", "Host: 127.0.0.1", "Connection: close", f"Content-Type: {kind}", *heads]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     return head.encode("latin-1", "replace") + body
 

@@ -122,7 +122,7 @@ class TestMetrics:
         with running(engine) as (port, speaker):
             data = json.dumps(LONG).encode()
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+                head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
                 connection.sendall(head.encode() + data)
                 assert b"200 OK" in connection.recv(1 << 12)
             while speaker.speaking:
@@ -251,7 +251,7 @@ class TestStopping:
         text = LONG["input"] * getattr(request, "param", 1)
         data = json.dumps({**LONG, "input": text, "stream_format": "sse"}).encode()
         with socket.create_connection(("127.0.0.1", served[1]), timeout=120) as connection:
-            head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+            head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
             connection.sendall(head.encode() + data)
             assert b"200 OK" in connection.recv(1 << 10)
             yield connection
