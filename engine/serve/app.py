@@ -25,7 +25,7 @@ from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
 from .bodies import MOST_BYTES, beside, check_head, parse_form, parse_json
 from .calls import BadCall, Call, bounded, read_call
 from .clips import CallVoices
-from .connections import SPARE, Connections
+from .connections import SPARE, CallerConnections
 from .errors import FAILURES, LOG, failure
 from .hosts import HostNames, check_page
 from .metrics import ServerMetrics
@@ -68,7 +68,7 @@ class SpeechServer:
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
         self._limits, self._key, self._hosts = limits or CallLimits(), key, hosts or HostNames()
-        self.connections = Connections(self._limits.max_calls + SPARE)
+        self.connections = CallerConnections(self._limits.max_calls + SPARE)
         self.calls = 0  # not answered yet
         most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)

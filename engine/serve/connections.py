@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
+from .access import DISCONNECTED, LEFT
 from .bodies import MOST_BYTES
 from .calls import BadCall
 from .errors import failure
@@ -25,7 +26,7 @@ _LAST_SECONDS = 1.0  # for a caller who sent too much to read that
 _LOOKS = 8  # at what waits, in WRITE_SECONDS
 
 
-class Connections:
+class CallerConnections:
     """All connections of a server. Not thread-safe: belongs to the event loop.
 
     most: at once. An address that is not this machine's may have half of them.
@@ -74,7 +75,7 @@ class Connection(asyncio.Protocol):
     on_excess(): called once if too many bytes are held; nothing more is received then.
     """
 
-    def __init__(self, connections: Connections, server: Callable[[], asyncio.Protocol]):
+    def __init__(self, connections: CallerConnections, server: Callable[[], asyncio.Protocol]):
         self._all, self._inner, self._address = connections, server(), ""
         self._transport: asyncio.Transport | None = None
         self._bytes, self._counts, self._began, self._drops = 0, True, False, False
@@ -150,6 +151,10 @@ class Connection(asyncio.Protocol):
             return await asyncio.wait_for(self._body(request), BODY_SECONDS)
         except asyncio.TimeoutError:
             raise BadCall("the body did not arrive in time.", None, 408, "timeout") from None
+        except ConnectionError:
+            raise BadCall("the caller disconnected.", None, LEFT, DISCONNECTED) from None
+        except web.RequestPayloadError as error:
+            raise BadCall("the body is not sent as its headers say.") from error
 
     async def _body(self, request: web.Request) -> bytes:
         parts, size = [], 0
