@@ -5,9 +5,17 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ...engine import BUILT_IN_CLIPS, CLIP_SUFFIXES, HiggsError, VoiceHead, file_stamp, read_plain_text, read_voice_head
+from ...engine import (
+    BUILT_IN_CLIPS,
+    CLIP_SUFFIXES,
+    HiggsError,
+    VoiceHead,
+    file_stamp,
+    portable_parts,
+    read_plain_text,
+    read_voice_head,
+)
 from ..comfy import folders
-from ..comfy.portable_names import portable_parts
 from .saved_names import parts_of, the_one
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
