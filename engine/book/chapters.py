@@ -18,6 +18,7 @@ from .book import Book, Chapter
 GROUP_SECONDS = 1200.0  # estimated seconds per batch: enough to fill it, and few enough for the host's memory
 _MOST_DEVICES = 8  # more devices do not enlarge a batch: the host's memory again
 _LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text spoken to get a voice for a narrator without one
+_LOOKED_AT = 200_000  # characters of a paragraph that are cut to find its first words
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
 _NAME_BYTES = 120
 
@@ -76,7 +77,7 @@ def passage_of(book: Book, speaker: str) -> str:
     for chapter in book.chapters:
         for turn in chapter.turns:
             if turn.speaker == speaker and estimate_seconds(passage) < _LEAST_PASSAGE:
-                passage += f" {' '.join(read_pauses(turn.text).text.split())}"
+                passage += f" {' '.join(read_pauses(turn.text[:_LOOKED_AT]).text.split())}"
     return split_text(passage.strip(), _MOST_PASSAGE)[0]
 
 

@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..core.config import MOST_JSON_BYTES
 from ..core.errors import HiggsError
-from .whole_file import UNFINISHED, lock, write_whole
+from .whole_file import UNFINISHED, lock, read_whole, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LITTLE = 100e6  # bytes; less free space is reported
@@ -56,13 +57,13 @@ class FileList:
 
     def _read(self) -> dict[str, tuple[str, int]]:
         """Read the manifest. Raises ValueError if it is not valid."""
-        held = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
+        held = json.loads(read_whole(self.folder / self.name, MOST_JSON_BYTES))
         if not isinstance(held, dict) or held.get("format") != self._kind or not isinstance(held.get("files"), dict):
             raise ValueError("it was not written by this pack")
         entries = {}
         for file, entry in held["files"].items():
             known, size = (entry.get("fingerprint"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
-            if not isinstance(known, str) or not isinstance(size, int):
+            if not isinstance(known, str) or not isinstance(size, int) or isinstance(size, bool):
                 raise ValueError(f"its entry for {file} is invalid")
             entries[file] = known, size
         return entries

@@ -165,6 +165,32 @@ def test_a_damaged_sequence_is_spoken_again(engine, whole, tmp_path):
     }
 
 
+@pytest.mark.parametrize("codes", [30_000, -1, 1024])
+@pytest.mark.parametrize("whole_file", [True, False])
+def test_kept_codes_that_are_not_as_written_are_spoken_again(engine, whole, tmp_path, codes, whole_file):
+    """By range, shape, type and digest."""
+    import shutil
+
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    folder, expected = tmp_path / "book", made_in(whole[0])
+    shutil.copytree(whole[0], folder)
+    (folder / "01 One.flac").unlink()
+    for number, path in enumerate(sorted((folder / "spoken").rglob("*.safetensors"))):
+        with safe_open(path, framework="pt") as file:
+            held, metadata = file.get_tensor("codes"), file.metadata()
+        damaged = torch.full_like(held, codes) if whole_file else held.clone()
+        damaged[0, 0] = codes if whole_file else (int(held[0, 0]) + 1) % 1024
+        odd = (damaged, damaged.reshape(-1), damaged.float(), damaged[0, 0].clone(), torch.full(held.shape, torch.nan))
+        save_file({"codes": odd[number % len(odd)]}, path, metadata)
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+    assert report.reused == 0 and any("were spoken again" in warning for warning in report.warnings)
+    assert {name: data for name, data in made_in(folder).items() if "spoken" not in name} == {
+        name: data for name, data in expected.items() if "spoken" not in name
+    }
+
+
 def test_an_edit_changes_only_its_chapter(engine, whole, tmp_path):
     import shutil
 
