@@ -31,6 +31,7 @@ from .timestamps import AudioChunks
 CONFIG_SECONDS = 10.0  # until the first message
 IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
 MOST_WAITING = 512  # answers to input.commit and input.done that wait for speech
+MOST_ERRORS = 1000  # refused messages, after which a connection ends
 _PIECE = 600  # characters that are cut in one turn of the event loop
 
 
@@ -88,7 +89,7 @@ class TextStream:
         self._text = IncomingText("none")
         self._queue: asyncio.Queue[Unit | dict | None] = asyncio.Queue()  # None closes the connection
         self._now: Unit | None = None  # the unit that is spoken
-        self._waiting = self._asked = 0  # characters, and answers to messages, in the queue
+        self._waiting = self._asked = self._errors = 0  # characters, and answers, in the queue; refused messages
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
 
@@ -121,7 +122,8 @@ class TextStream:
                 await self._take(message)
             except (HiggsError, torch.OutOfMemoryError) as error:
                 await self._tell_error(error)
-                if self._session is None:
+                self._errors += 1
+                if self._session is None or self._errors >= MOST_ERRORS:
                     return
 
     async def _receive(self) -> Mapping | None:

@@ -20,6 +20,7 @@ from higgs_tts.engine import (
     Book,
     Engine,
     EngineConfig,
+    FileList,
     HiggsError,
     SamplingParams,
     SpeechResult,
@@ -562,6 +563,15 @@ def test_a_damaged_list_counts_as_absent(tmp_path):
     (tmp_path / "book.json").write_text("{")
     report = narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/".join("x" * 600), "x" * 100_000])
+def test_a_list_with_a_name_that_no_file_has_counts_as_absent(tmp_path, name):
+    files = FileList(tmp_path, "book.json", "book")
+    files.listed = {name: ("made of", 10)}
+    files.write()
+    read = FileList(tmp_path, "book.json", "book")
+    assert read.listed == {} and "cannot be read" in read.damage and len(read.damage) < 500
 
 
 def test_a_book_without_headings_is_one_chapter():

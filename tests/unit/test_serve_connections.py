@@ -201,3 +201,19 @@ class TestCounts:
         with running(engine) as (port, _):
             told = asyncio.run(talk(port))
         assert told["code"] == "too_many_messages" and f"{most} answers" in told["message"]
+
+    def test_refused_messages_are_counted(self, engine, monkeypatch):
+        monkeypatch.setattr(text_stream, "MOST_ERRORS", 20)
+
+        async def talk(port):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"http://127.0.0.1:{port}{PATH}/stream") as caller,
+            ):
+                await caller.send_json(CONFIG)
+                for _ in range(30):
+                    await caller.send_str("{")
+                return [json.loads(got.data)["type"] async for got in caller]
+
+        with running(engine) as (port, _):
+            assert asyncio.run(talk(port)) == ["session.configured", *["error"] * 20]

@@ -131,13 +131,13 @@ MESSAGES = {
     "abbreviations": [said("e.g. a]" * 2500)],
     "one word": [said("x" * 19_000)],
     "letters": [said("e.g. "[at % 5]) for at in range(1000)],
-    "commits": [{"type": "input.commit"}] * 2000,
-    "ends": [DONE] * 2000,
+    "commits": [{"type": "input.commit"}] * 1400,
+    "ends": [DONE] * 1400,
     "cancels": [{"type": "input.cancel"}] * 200,
     "configurations": [CONFIG] * 50,
     "a clip": [{**CONFIG, "ref_audio": CLIP}],
-    "unknown": [{"type": "x"}] * 2000,
-    "no JSON": ["{"] * 2000,
+    "unknown": [{"type": "x"}] * 900,
+    "no JSON": ["{"] * 900,
     "brackets": ["[" * 1_000_000],
 }
 
