@@ -11,6 +11,7 @@ import functools
 import math
 import re
 import unicodedata
+from array import array
 from itertools import accumulate, pairwise
 
 from ..core.config import FRAME_RATE
@@ -179,9 +180,9 @@ def _character_seconds(character: str) -> float:
     return LETTER_SECONDS
 
 
-def _gap_starts(masked: str) -> list[int]:
+def _gap_starts(masked: str) -> array[int]:
     """Return, for each position, the start of the white space before it."""
-    starts = [0]
+    starts = array("q", [0])
     for at, character in enumerate(masked, 1):
         starts.append(starts[-1] if character.isspace() else at)
     return starts
@@ -193,10 +194,11 @@ class Cutter:
     def __init__(self, text: str, limit: float, script: Script | None = None, first: float = math.inf):
         self._text, self._limit, self._first = text, limit, first
         self._masked = masked = _mask(text)
-        self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
-        self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
+        # Arrays, since a list takes four times the memory, and a book may be one paragraph.
+        self._time = array("d", accumulate(_seconds_each(text, masked), initial=0.0))  # seconds before each position
+        self._spoken = array("q", accumulate((c.isalnum() for c in masked), initial=0))  # letters before each position
         self._gap_starts = _gap_starts(masked)
-        self._gap_stops = [len(text) - at for at in reversed(_gap_starts(masked[::-1]))]
+        self._gap_stops = array("q", (len(text) - at for at in reversed(_gap_starts(masked[::-1]))))
         self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
         cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
