@@ -76,7 +76,7 @@ async def call(
     answer = Answer(time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        head = f"POST /v1/audio/speech{'/batch' * batch} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        head = f"POST /v1/audio/speech{'/batch' * batch} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         if leave_after == 0:

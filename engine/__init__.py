@@ -55,7 +55,8 @@ from .engines.remote.engine import RemoteEngine
 from .engines.speech_api import SpeechAPI
 from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
-from .files.whole_file import file_stamp
+from .files.portable_names import portable_parts
+from .files.whole_file import file_stamp, read_whole
 from .preview.text_check import text_check, text_check_before
 from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
 from .preview.transcribe import size_of as whisper_size
@@ -169,6 +170,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "Voice",
     "VoiceHead",
     "read_voice_head",
+    "portable_parts",
+    "read_whole",
     "BUILT_IN_CLIPS",
     "CLIP_SUFFIXES",
     "transcript_of",

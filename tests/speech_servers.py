@@ -22,6 +22,13 @@ SPEECH = "/v1/audio/speech"
 @contextlib.contextmanager
 def running(engine, voices=None, **given):
     """Yield (port, speaker) of our server in a thread."""
+    with running_loop(engine, voices, **given) as (port, speaker, _):
+        yield port, speaker
+
+
+@contextlib.contextmanager
+def running_loop(engine, voices=None, **given):
+    """Yield (port, speaker, event loop) of our server in a thread."""
     from aiohttp import web
     from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
@@ -32,13 +39,13 @@ def running(engine, voices=None, **given):
     server = SpeechServer(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    loop.run_until_complete(site.start())
+    listener = loop.run_until_complete(server.connections.listen(runner.server, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield runner.addresses[0][1], speaker
+        yield listener.sockets[0].getsockname()[1], speaker, loop
     finally:
+        loop.call_soon_threadsafe(listener.close)
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -49,7 +56,13 @@ def running(engine, voices=None, **given):
 def ask(port: int, method="POST", path=SPEECH, body=None, headers=()):
     """Return (status, headers, body) of one call over a bare socket."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        *([] if any(line.startswith("Host:") for line in headers) else ["Host: 127.0.0.1"]),
+        "Connection: close",
+        f"Content-Length: {len(data)}",
+        *headers,
+    ]
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + data)
         answer = b""

@@ -18,6 +18,8 @@ from .book import Book, Chapter
 GROUP_SECONDS = 1200.0  # estimated seconds per batch: enough to fill it, and few enough for the host's memory
 _MOST_DEVICES = 8  # more devices do not enlarge a batch: the host's memory again
 _LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text spoken to get a voice for a narrator without one
+_LOOKED_AT = 200_000  # characters of a paragraph that are cut to find its first words
+_SHORT = 2000  # characters of a passage that stands in the fingerprint of each turn
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
 _NAME_BYTES = 120
 
@@ -41,6 +43,7 @@ def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voic
     """Plan the book's chapters. sound: JSON values, besides text and voices, that decide the sound."""
     numbered = number_turns(book)
     passages = {speaker: passage_of(book, speaker) for speaker in book.speakers if speaker not in voices}
+    passages = {speaker: text if len(text) <= _SHORT else _digest_of(text) for speaker, text in passages.items()}
     known = {speaker: _digest(voice) for speaker, voice in voices.items()} | passages
     width = len(str(len(numbered)))
     planned = []
@@ -75,8 +78,10 @@ def passage_of(book: Book, speaker: str) -> str:
     passage = ""
     for chapter in book.chapters:
         for turn in chapter.turns:
-            if turn.speaker == speaker and estimate_seconds(passage) < _LEAST_PASSAGE:
-                passage += f" {' '.join(read_pauses(turn.text).text.split())}"
+            if turn.speaker != speaker or len(passage) > _LOOKED_AT // 10:  # long without a word
+                continue
+            if estimate_seconds(passage) < _LEAST_PASSAGE:
+                passage += f" {' '.join(read_pauses(turn.text[:_LOOKED_AT]).text.split())}"
     return split_text(passage.strip(), _MOST_PASSAGE)[0]
 
 
@@ -105,6 +110,10 @@ def portable(title: str) -> str:
 def settings_of(params: SamplingParams) -> dict[str, object]:
     """Return sampling parameters by name, but for the check: a chapter that is there stays."""
     return {name: getattr(params, name) for name in params.__dataclass_fields__ if name != "check"}
+
+
+def _digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _digest(voice: Voice) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.config import SAMPLE_RATE, SamplingParams
+from ..core.config import MOST_JSON_BYTES, SAMPLE_RATE, SamplingParams
 from ..core.errors import HiggsError
 from ..device.threads import one_thread
 from ..files.file_list import FileList, sole_writer, write_errors, write_file
-from ..files.whole_file import replacing
+from ..files.whole_file import read_whole, replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
 from ..speech.result import DoubtfulWords, Retried, SpeechResult, outcome
@@ -162,10 +163,12 @@ class _Narration:
     def _held(self, one: PlannedChapter) -> tuple[list[Cue], list[Word]] | None:
         """Return the cues and words of a chapter to be bound, or None if a file is damaged."""
         try:
-            cues, *words = ((self._folder / name).read_text(encoding="utf-8") for name in self._names(one)[1:])
-            return [Cue(**entry) for entry in json.loads(cues)], [word for text in words for word in read_words(text)]
-        except (TypeError, KeyError, ValueError, HiggsError):
+            texts = [read_whole(self._folder / name, MOST_JSON_BYTES).decode() for name in self._names(one)[1:]]
+            cues = [Cue(**entry) for entry in json.loads(texts[0])]
+            words = [word for text in texts[1:] for word in read_words(text)]
+        except (OSError, TypeError, KeyError, ValueError, RecursionError, HiggsError):
             return None
+        return (cues, words) if all(map(_is_timed, cues)) else None
 
     def _give_voices(self, missing: list[PlannedChapter]):
         """Give each speaker in these chapters a voice, by speaking a passage of their text on its own."""
@@ -306,3 +309,10 @@ class _Narration:
 
 def _frames(one: PlannedChapter) -> int:
     return sum(estimate_frames(turn.text) for turn in one.chapter.turns)
+
+
+def _is_timed(cue: Cue) -> bool:
+    """True if a cue that was read has texts, and times that are numbers in order."""
+    numbers = all(type(time) in (int, float) for time in (cue.start, cue.stop))
+    texts = all(isinstance(text, str) for text in (cue.text, cue.speaker))
+    return texts and numbers and 0 <= cue.start <= cue.stop < math.inf

@@ -9,12 +9,34 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from ..core.codes import CODEBOOK_SIZE
+from ..core.config import FRAME_SAMPLES
 from ..core.sequence import Sequence
 from ..files.file_list import write_file
 from ..speech.kept_codes import key_of
 
-_FORMAT = "higgs-tts-sequence"  # -> how it ended; a single entry, since safetensors writes several in any order
+# -> how it ended, and a digest of the codes; a single entry, since safetensors writes several in any order.
+_FORMAT = "higgs-tts-sequence"
+_MOST_CODES = 1 << 20
 _ENDED, _CUT = "ended", "cut"
+
+
+def _read(path: Path) -> tuple[torch.Tensor, bool]:
+    """Return a file's codes and whether they ended by themselves. Raises ValueError if they are not as written."""
+    with safe_open(path, framework="pt") as file:
+        shape = file.get_slice("codes").get_shape()
+        if len(shape) != 2 or not 0 < shape[1] <= FRAME_SAMPLES or shape[0] * shape[1] > _MOST_CODES:
+            raise ValueError("the shape")
+        codes, (ended, _, digest) = file.get_tensor("codes"), (file.metadata() or {}).get(_FORMAT, "").partition(" ")
+    if codes.dtype != torch.int16 or ended not in (_ENDED, _CUT) or digest != _digest(codes):
+        raise ValueError("the digest")
+    if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < CODEBOOK_SIZE:
+        raise ValueError("the range")
+    return codes, ended == _ENDED
+
+
+def _digest(codes: torch.Tensor) -> str:
+    return hashlib.sha256(repr(tuple(codes.shape)).encode() + codes.numpy().tobytes()).hexdigest()
 
 
 class SpokenSequences:
@@ -38,12 +60,11 @@ class SpokenSequences:
         if not path.is_file():
             return False
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata, codes = file.metadata() or {}, file.get_tensor("codes").long()
-        except (SafetensorError, OSError):
+            codes, ended = _read(path)
+        except (SafetensorError, OSError, ValueError):
             self.damaged += 1
             return False
-        sequence.fill(codes, metadata.get(_FORMAT) == _ENDED)
+        sequence.fill(codes.long(), ended)
         self._filled.add(path)
         return True
 
@@ -53,7 +74,7 @@ class SpokenSequences:
         if path in self._filled:  # loaded from there
             return
         codes = torch.cat(spoken.codes).to(torch.int16)
-        data = save({"codes": codes}, {_FORMAT: _ENDED if spoken.ended else _CUT})
+        data = save({"codes": codes}, {_FORMAT: f"{_ENDED if spoken.ended else _CUT} {_digest(codes)}"})
         write_file(path, data)
 
     def _path(self, sequence: Sequence) -> Path:

@@ -10,10 +10,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..core.errors import HiggsError
-from .whole_file import UNFINISHED, lock, write_whole
+from ..core.config import MOST_JSON_BYTES
+from ..core.errors import HiggsError, shown_name
+from .whole_file import UNFINISHED, lock, read_whole, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MOST_NAME, _MOST_PATH = 255, 1000  # bytes of a name, as file systems have it; characters of a path below the folder
 _LITTLE = 100e6  # bytes; less free space is reported
 
 
@@ -56,14 +58,17 @@ class FileList:
 
     def _read(self) -> dict[str, tuple[str, int]]:
         """Read the manifest. Raises ValueError if it is not valid."""
-        held = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
+        held = json.loads(read_whole(self.folder / self.name, MOST_JSON_BYTES))
         if not isinstance(held, dict) or held.get("format") != self._kind or not isinstance(held.get("files"), dict):
             raise ValueError("it was not written by this pack")
         entries = {}
         for file, entry in held["files"].items():
             known, size = (entry.get("fingerprint"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
-            if not isinstance(known, str) or not isinstance(size, int):
-                raise ValueError(f"its entry for {file} is invalid")
+            if not isinstance(known, str) or not isinstance(size, int) or isinstance(size, bool):
+                raise ValueError(f"its entry for {shown_name(file)} is invalid")
+            longest = max(len(part.encode("utf-8", "replace")) for part in file.split("/"))
+            if longest > _MOST_NAME or len(file) > _MOST_PATH:
+                raise ValueError(f"no file is called {shown_name(file)}")
             entries[file] = known, size
         return entries
 

@@ -11,6 +11,7 @@ import functools
 import math
 import re
 import unicodedata
+from array import array
 from itertools import accumulate, pairwise
 
 from ..core.config import FRAME_RATE
@@ -41,6 +42,8 @@ _SENTENCE = re.compile(
 )
 # Text is cut by the first of these that makes pieces short enough.
 _CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
+# Signs and line ends without which neither of them cuts.
+_MAY_END = {False: re.compile(rf"[\n.!?…．{_STOPS}]"), True: re.compile(rf"[\n.!?…．{_STOPS},;:—–、，；：،؛፣]")}
 _SPACE = re.compile(r"\s+")
 _JOINED = rf"\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
 _SYLLABLE = re.compile(rf"(?<=[{_SYLLABIC}])(?![{_JOINED}])")
@@ -138,6 +141,11 @@ def split_words(sentence: str) -> list[str]:
     return words
 
 
+def may_end(text: str, clauses: bool) -> bool:
+    """False if a text certainly is one sentence, or, with `clauses`, one clause. Much faster than cutting it."""
+    return _MAY_END[clauses].search(text) is not None
+
+
 def leading_tags(text: str, start: int = 0) -> dict[str, str]:
     """Return the delivery tags at a position, by slot."""
     found = {}
@@ -176,9 +184,9 @@ def _character_seconds(character: str) -> float:
     return LETTER_SECONDS
 
 
-def _gap_starts(masked: str) -> list[int]:
+def _gap_starts(masked: str) -> array[int]:
     """Return, for each position, the start of the white space before it."""
-    starts = [0]
+    starts = array("q", [0])
     for at, character in enumerate(masked, 1):
         starts.append(starts[-1] if character.isspace() else at)
     return starts
@@ -191,11 +199,13 @@ class Cutter:
         self._text, self._limit, self._first = text, limit, first
         self._masked = masked = _mask(text)
         respelled = script.respellings if script else ()
-        self._time = [0.0, *accumulate(_seconds_each(text, masked, respelled))]  # seconds before each position
         self._inside = {at for one in respelled for at in range(one.start + 1, one.stop)}  # where no cut may be
-        self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
+        # Arrays, since a list takes four times the memory, and a book may be one paragraph.
+        seconds = _seconds_each(text, masked, respelled)
+        self._time = array("d", accumulate(seconds, initial=0.0))  # seconds before each position
+        self._spoken = array("q", accumulate((c.isalnum() for c in masked), initial=0))  # letters before each position
         self._gap_starts = _gap_starts(masked)
-        self._gap_stops = [len(text) - at for at in reversed(_gap_starts(masked[::-1]))]
+        self._gap_stops = array("q", (len(text) - at for at in reversed(_gap_starts(masked[::-1]))))
         self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
         cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]

@@ -6,15 +6,16 @@ import math
 import re
 from itertools import pairwise
 
-from .chunking import Cutter, leading_tags
-from .script import mask_pauses
+from .chunking import Cutter, leading_tags, may_end
+from .script import is_pause, mask_pauses
 from .tags import is_spoken
 
 GRANULARITIES = ("none", "sentence", "clause")
 _MOST = 600  # characters that wait for the end of a sentence
 _MOST_SECONDS = 30.0  # of the parts of a longer sentence
 _OPEN = re.compile(r"(?:<[^<>\r\n]{0,79}|\[[^\[\]\r\n]{0,59})\Z")  # a tag or a pause marker that may still go on
-_LINE = re.compile(r"[^\n\]]*[\n\]]")  # to its end, or that of what may be a pause marker, which ends it too
+_LINE_END = re.compile(r"[\n\]]")  # "]" may end a pause marker, which ends a line too
+_SAID = re.compile(r"[^\W_]")
 
 
 class IncomingText:
@@ -27,33 +28,62 @@ class IncomingText:
     def __init__(self, granularity: str):
         self._granularity = granularity
         self._text = ""
-        self._gap = ""  # white space before the text
+        self._more: list[str] = []  # what follows the text, with granularity "none"
+        self._length = 0
+        self._is_said = False  # something was said since the last line end
+        self._gap = 0  # line ends before the text
         self._tags: dict[str, str] = {}  # delivery tags of the paragraph, by slot
 
     def __len__(self) -> int:
         """Return the number of waiting characters."""
-        return len(self._text)
+        return len(self._text) + self._length
 
     def add(self, text: str) -> list[str]:
-        """Add a piece and return the units that are complete now."""
+        """Add a piece and return the units that are complete now.
+
+        The time is linear in the piece: the waiting text is cut only where a sentence may have ended.
+        """
         if self._granularity == "none":
-            self._text += text
+            self._more.append(text)
+            self._length += len(text)
             return []
-        units = []
-        while text:
-            room = _MOST - len(self._text)
-            line = _LINE.match(text, 0, room)  # one at a time, as pieces may come
-            end = line.end() if line else room
-            self._text, text = self._text + text[:end], text[end:]
-            units += self._take(self._cuts())
+        units, at = [], 0
+        while at < len(text):
+            end, is_over = self._line_end(text, at, min(len(text), at + _MOST - len(self._text)))
+            is_said = _SAID.search(text, at, end) is not None
+            self._text, at = self._text + text[at:end], end
+            if self._may_cut(is_said, is_over):
+                units += self._take(self._cuts())
         return units
 
     def flush(self) -> list[str]:
         """Return the rest of the text as units."""
+        self._text += "".join(self._more)
+        self._more, self._length = [], 0
         inner = [] if self._granularity == "none" else self._starts(self._text)[1:-1]
         units = self._take([*inner, len(self._text)])
-        self._gap, self._tags = "", {}
+        self._gap, self._tags = 0, {}
         return units
+
+    def _line_end(self, text: str, at: int, end: int) -> tuple[int, bool]:
+        """Return (end of the first line or pause marker that ends after `at`, True), or else (end, False)."""
+        for found in _LINE_END.finditer(text, at, end):
+            opens = text.rfind("[", at, found.start())
+            before = "" if opens >= 0 else self._text[self._text.rfind("[") :]
+            marker = before + text[max(opens, at) : found.end()]
+            if found[0] == "\n" or (marker.find("]") == len(marker) - 1 and is_pause(marker)):
+                return found.end(), True
+        return end, False
+
+    def _may_cut(self, is_said: bool, is_over: bool) -> bool:
+        """True if the last piece may have ended a sentence. is_said: it has a letter; is_over: it ends a line."""
+        if len(self._text) >= _MOST:
+            return True
+        self._is_said |= is_said
+        if is_over:  # all that was said is complete; without a word, what waits is not looked at again
+            was_said, self._is_said = self._is_said, False
+            return was_said and is_spoken(mask_pauses(self._text))
+        return is_said and may_end(self._text, self._granularity == "clause")
 
     def _cuts(self) -> list[int]:
         """Return the ends of the complete units."""
@@ -81,11 +111,12 @@ class IncomingText:
         """Return a part of the text with the tags it inherits."""
         said = text.strip()
         if not said:
-            self._gap += text
+            self._gap += text.count("\n")
             return ""
-        if (self._gap + text[: text.index(said)]).count("\n") > 1:  # a new paragraph
+        begin = text.index(said)
+        if self._gap + text.count("\n", 0, begin) > 1:  # a new paragraph
             self._tags = {}
-        self._gap = text[text.index(said) + len(said) :]
+        self._gap = text.count("\n", begin + len(said))
         own = leading_tags(said)
         inherited = "".join(tag for slot, tag in self._tags.items() if slot not in own)
         self._tags |= own

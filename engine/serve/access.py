@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ACCESS = logging.getLogger("higgs_tts.serve.access")
 _PROBES = ("/health", "/metrics")  # polled every few seconds, so not logged
 DISCONNECTED = "disconnected"
-_LEFT = 499  # the status that proxies log for a caller that disconnected
+LEFT = 499  # the status that proxies log for a caller that disconnected
 
 
 @dataclass
@@ -42,10 +42,10 @@ def accounting(metrics: ServerMetrics) -> Middleware:
         CALL.set(record := CallRecord(loop.time()))
         try:
             answer = await handler(request)
-            status = _LEFT if record.kind == DISCONNECTED else answer.status
+            status = LEFT if record.kind == DISCONNECTED else answer.status
             return answer
         except asyncio.CancelledError:
-            status, record.kind = _LEFT, DISCONNECTED
+            status, record.kind = LEFT, DISCONNECTED
             raise
         finally:
             kind = record.kind or ("server_error" if status == 500 else "")

@@ -8,7 +8,9 @@ import hmac
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from aiohttp import web
@@ -20,10 +22,12 @@ from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
 from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
-from .bodies import MOST_BYTES, check_head, parse_form, parse_json
+from .bodies import MOST_BYTES, beside, check_head, parse_form, parse_json
 from .calls import BadCall, Call, bounded, read_call
 from .clips import CallVoices
+from .connections import SPARE, CallerConnections
 from .errors import FAILURES, LOG, failure
+from .hosts import HostNames, check_page
 from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
 from .speaker import SpeakerThread, SpeechJob
@@ -35,14 +39,16 @@ from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 OWNER = "higgs-tts"  # the model's owner as listed; our own clients recognise the server by it
+_KEPT_ALIVE = 150.0  # seconds of a connection between two calls; longer than a proxy keeps it
 _Said = torch.Tensor | SpeechResult
+_Parsed = TypeVar("_Parsed")
 
 
 class SpeechServer:
     """Serves one speaker over HTTP.
 
     model: its public name. knows_tag(tag): True if the model follows a control tag. card: the model's card for callers.
-    workers(): see `SpeechAPI.workers`.
+    workers(): see `SpeechAPI.workers`. hosts: names by which callers without the key may call it.
     """
 
     def __init__(
@@ -55,12 +61,14 @@ class SpeechServer:
         key: str = "",
         card: ModelCard | None = None,
         workers: Callable[[], list[dict[str, object]]] = list,
+        hosts: HostNames | None = None,
     ):
         self._speaker, self._voices, self.model, self._knows_tag = speaker, voices, model, knows_tag
         self._card, self._workers = card or ModelCard(), workers
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
-        self._limits, self._key = limits or CallLimits(), key
+        self._limits, self._key, self._hosts = limits or CallLimits(), key, hosts or HostNames()
+        self.connections = CallerConnections(self._limits.max_calls + SPARE)
         self.calls = 0  # not answered yet
         most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
@@ -75,8 +83,11 @@ class SpeechServer:
         self._stopping = True
 
     def app(self) -> web.Application:
-        """Return the application. Run it with handler_cancellation, so that a caller's disconnect frees the row."""
-        handling = {"auto_decompress": False, "logger": LOG}
+        """Return the application. Run it with handler_cancellation, so that a caller's disconnect frees the row.
+
+        Its connections must be those of `connections.listen`.
+        """
+        handling = {"auto_decompress": False, "logger": LOG, "keepalive_timeout": _KEPT_ALIVE}
         app = web.Application(
             middlewares=[accounting(self._metrics), self._answer_errors],
             client_max_size=MOST_BYTES,
@@ -102,13 +113,23 @@ class SpeechServer:
     @web.middleware
     async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if self._key and request.path != "/health" and not self._has_key(request):
-                raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
-            check_head(request)
-            return await handler(request)
+            with self.connections.of(request).request():
+                self._check_caller(request)
+                check_head(request)
+                return await handler(request)
         except FAILURES as error:
             CALL.get().kind = failure(error).kind
             return failure(error).answer()
+
+    def _check_caller(self, request: web.Request):
+        """Check the key, or else, as pages in a browser have none, that no page is behind the call."""
+        if self._key and self._has_key(request):
+            return
+        if self._key and request.path != "/health":
+            raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
+        self._hosts.check(request.headers)
+        if request.method != "GET" or "Upgrade" in request.headers:  # it changes or costs something
+            check_page(request.headers)
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -142,10 +163,10 @@ class SpeechServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
-        return web.json_response({"voices": ["default", *self._voices.names()]})
+        return web.json_response({"voices": ["default", *await asyncio.to_thread(self._voices.names)]})
 
     async def _add_voice(self, request: web.Request) -> web.Response:
-        form = parse_form(await request.read(), request.headers.get("Content-Type", ""))
+        form = await self._body(request, lambda data: parse_form(data, request.headers.get("Content-Type", "")))
         if not {"name", "audio_sample"} <= form.keys():
             raise BadCall("send a form with name, audio_sample (a sound file) and, if possible, ref_text.")
         try:
@@ -169,9 +190,11 @@ class SpeechServer:
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
-        call = self._read(parse_json(await request.read()))
+        call = await self._body(request, lambda data: self._read(parse_json(data)))
         with self._one_call():
             voice = await self._call_voices.of(call)
+            call = replace(call, clip=None)
+            self.connections.of(request).release()
             headers = answer_headers(self.model, call.ignored)
             if call.stream:
                 return await self._stream(request, call, voice, headers)
@@ -187,11 +210,11 @@ class SpeechServer:
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
         with self._one_call():
-            return await self._texts.handle(request)
+            return await self._texts.handle(request, self.connections.of(request))
 
     async def _batch(self, request: web.Request) -> web.Response:
         most = min(self._limits.max_items, self._limits.max_calls)
-        calls = read_batch(parse_json(await request.read(), MOST_VALUES), most, self._read)
+        calls = await self._body(request, lambda data: read_batch(parse_json(data, MOST_VALUES), most, self._read))
         headers = answer_headers(
             self.model, {name for call in calls if isinstance(call, Call) for name in call.ignored}
         )
@@ -209,6 +232,10 @@ class SpeechServer:
         except FAILURES as error:
             self._metrics.failed(failure(error).kind)
             return unspoken(failure(error))
+
+    async def _body(self, request: web.Request, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+        data = await self.connections.of(request).body(request)
+        return await beside(len(data), parse, data)
 
     def _read(self, body: object) -> Call:
         return read_call(body, self._limits.max_characters, self._knows_tag)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -14,9 +16,16 @@ MOST_BYTES = 2 * MOST_CLIP_BYTES
 _MOST_VALUES = 500  # of a JSON body, nested ones included
 _MOST_DIGITS = 40  # of an integer; longer ones are out of every range
 _MOST_PARTS = 16  # of a form
+_SMALL = 1 << 15  # bytes that are parsed in the event loop
+_Made = TypeVar("_Made")
 _UTF8 = ("", "utf-8", "utf8", "us-ascii")
 _BOUNDARY = re.compile(r'^multipart/form-data\s*;.*?boundary="?([^\s";,]{1,70})', re.IGNORECASE)
 _FIELD = re.compile(rb'[;\s]name="?([^";\r\n]*)', re.IGNORECASE)
+
+
+async def beside(size: int, work: Callable[..., _Made], *given: Any) -> _Made:
+    """Return work(*given), made in a thread if its input of `size` bytes would hold up the event loop."""
+    return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
 def check_head(request: web.Request) -> None:

@@ -16,6 +16,7 @@ from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice, voice_of_speech
 from .asked import asked
+from .bodies import beside
 from .calls import STOCK_VOICES, BadCall, Call, Clip
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
@@ -48,17 +49,17 @@ class CallVoices:
             return await self._cloned(call.clip)
         if call.voice.casefold() in STOCK_VOICES:
             return None
-        path = self._folder.find(call.voice)
-        voice = await asyncio.to_thread(self._folder.kept, path)
+        path, voice = await asyncio.to_thread(self._folder.found, call.voice)
         if voice is None:
             sound, rate = await asyncio.to_thread(read_clip, path)
-            voice = await self._encode((torch.from_numpy(sound), rate), transcript_of(path)[0])
-            self._folder.keep(path, voice)
+            transcript, _ = await asyncio.to_thread(transcript_of, path)
+            voice = await self._encode((torch.from_numpy(sound), rate), transcript)
+            await asyncio.to_thread(self._folder.keep, path, voice)
         return voice
 
     async def _cloned(self, clip: Clip) -> Voice:
         """Return the voice of a clip, encoding it once. A long text often comes as many calls with the same clip."""
-        digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
+        digest = await beside(len(clip.data), _digest, clip)
         made = self._clips.pop(digest, None)
         if made is None:
             made = asyncio.ensure_future(self.made(clip.data, clip.transcript, "ref_audio"))
@@ -73,15 +74,26 @@ class CallVoices:
 
     async def made(self, data: bytes, transcript: str, param: str) -> Voice:
         """Return the voice of a sound file. Raises BadCall that names the field if the file is unusable."""
-        wav, rate = clip = await asyncio.to_thread(_clip, data, param)
-        if rate == SAMPLE_RATE and len(wav) == 1:
-            for some, codes in self._spoken:
-                if frames := _frames_of(some, len(codes), wav[0]):
-                    return voice_of_speech(codes[:frames], transcript, "")
-        return await self._encode(clip, transcript)
+        clip = await asyncio.to_thread(_clip, data, param)
+        said = await asyncio.to_thread(_said, clip, tuple(self._spoken))
+        return await self._encode(clip, transcript) if said is None else voice_of_speech(said, transcript, "")
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
         return await asked(partial(self._speaker.encode, *clip, transcript))
+
+
+def _digest(clip: Clip) -> bytes:
+    return hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
+
+
+def _said(clip: tuple[torch.Tensor, int], spoken: tuple[tuple[torch.Tensor, torch.Tensor], ...]) -> torch.Tensor | None:
+    """Return the codes of the answer that a clip is, or None."""
+    wav, rate = clip
+    if rate == SAMPLE_RATE and len(wav) == 1:
+        for some, codes in spoken:
+            if frames := _frames_of(some, len(codes), wav[0]):
+                return codes[:frames]
+    return None
 
 
 def _frames_of(some: torch.Tensor, frames: int, clip: torch.Tensor) -> int:
@@ -101,5 +113,6 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
     except HiggsError as error:
         raise BadCall(str(error), param) from error
     except RuntimeError as error:  # soundfile's own
-        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
+        reason = str(error).rpartition(": ")[2]  # it begins with the name of an object in memory
+        raise BadCall(f"the clip cannot be read as audio ({reason}). Send WAV or FLAC.", param) from error
     return clip

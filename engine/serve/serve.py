@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from ..prompt.card import ModelCard
 from ..prompt.tags import TAGS
 from . import access
 from .app import SpeechServer
+from .hosts import HostNames, is_loopback
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
 _PATIENCE = 86_400.0  # seconds for open calls after the first signal; a second one ends them
+_LAST_SECONDS = 5.0  # for threads after the second signal, before the process ends without them
 
 
 def serve(
@@ -36,10 +38,11 @@ def serve(
     limits: CallLimits,
     tell: Callable[[str], None],
     access_log: bool = False,
+    names: Iterable[str] = (),
 ) -> None:
     """Serve an open engine until the process is stopped. tell(line): prints a message to the user.
 
-    access_log: write a line per call to stderr.
+    access_log: write a line per call to stderr. names: as for `HostNames`.
 
     Raises HiggsError for a public address without a key, and for an address that cannot be bound.
     """
@@ -54,38 +57,45 @@ def serve(
     with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # word times are then estimated
         engine.heads()  # found now if ever, for the thread always speaks
     speaker = SpeakerThread(engine)
+    end = threading.Timer(_LAST_SECONDS, os._exit, (1,))  # threads cannot be ended otherwise
+    end.daemon = True
     try:
         card = told_card(engine)
         what = speaker, VoiceFolder(voices), engine.model, engine.knows_tag
-        server = SpeechServer(*what, limits, key, card, engine.workers)
+        server = SpeechServer(*what, limits, key, card, engine.workers, HostNames(host, names))
         try:
             with access.access_log() if access_log else contextlib.nullcontext():
-                asyncio.run(_run(server, host, port, tell))
+                asyncio.run(_run(server, host, port, tell, end))
         except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
         speaker.close()
+        end.cancel()
 
 
-async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None]):
-    """Serve until a signal, then answer open calls. A second signal drops them."""
+async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None], end: threading.Timer):
+    """Serve until a signal, then answer open calls. A second signal drops them, and starts `end`."""
     runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=_PATIENCE)
     with _stop_signals() as asked:
         await runner.setup()
-        tell(f"{server.model} at http://{host}:{port}/v1; stop with Ctrl+C")
+        assert runner.server is not None
+        listener = None
         try:
-            await web.TCPSite(runner, host, port).start()
+            listener = await server.connections.listen(runner.server, host, port)
+            tell(f"{server.model} at http://{host}:{port}/v1; stop with Ctrl+C")
             await asked.get()
             server.stop()
             if server.calls:
                 tell(f"finishing what is being spoken ({server.calls} calls); Ctrl+C again stops at once")
         finally:
+            if listener is not None:
+                listener.close()
             closed, again = asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(asked.get())
             await asyncio.wait({closed, again}, return_when=asyncio.FIRST_COMPLETED)
             again.cancel()
-            if runner.server is not None:
-                for connection in runner.server.connections:  # those that the second signal drops
-                    connection.force_close()
+            if not closed.done():
+                end.start()
+                server.connections.abort()  # their handlers are cancelled by that
             await closed
 
 
@@ -109,11 +119,3 @@ def told_card(engine: SpeechAPI) -> ModelCard:
     """Return the model's card with the tags it follows, or None as `tags` if it follows all."""
     known = tuple(filter(engine.knows_tag, TAGS))
     return replace(engine.card, tags=None if len(known) == len(TAGS) else known)
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

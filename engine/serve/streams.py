@@ -68,6 +68,7 @@ class RawStream:
         for part in wav.split(_PART):
             if data := await self._run(self._encoder.encode, part):
                 await self._send(data)
+            await asyncio.sleep(0)  # others go on
 
     async def end(self, speech: SpeechResult) -> None:
         """Send the end of the file."""

@@ -6,7 +6,7 @@ The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..prompt.incoming import GRANULARITIES
@@ -15,6 +15,7 @@ from .calls import BadCall, Call, read_call, refuse_ignored
 
 _HTTP_ONLY = ("input", "index", "stream", "stream_format")  # of a call; a session has its own
 _ENVELOPE = ("type", "session")
+_CLIP = ("ref_audio", "ref_text", "references")
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,16 @@ class TextSession:
     streams: bool  # sends sound while it is made
     call: Callable[[Mapping[str, Any]], Call]
 
+    def without_clip(self) -> TextSession:
+        """Return the session without its clip of up to 14 MB, once its voice is made."""
+        return replace(self, fields={name: value for name, value in self.fields.items() if name not in _CLIP})
+
     def call_for(self, text: str, index: int = 0) -> Call:
         """Return the call that speaks one unit. Raises BadCall."""
         return self.call({**self.fields, "input": text, "index": index})
 
 
-@dataclass
+@dataclass(slots=True)
 class Unit:
     """A sentence or clause to speak, and how much of it was sent."""
 
@@ -39,8 +44,16 @@ class Unit:
     voice: SessionVoice
     text: str
     index: int  # in the connection
-    where: Mapping[str, object]  # fields of its messages
+    stream: str  # id of the connection
+    utterance: int
+    sentence: int  # in the utterance
     total_bytes: int = 0
+
+    @property
+    def where(self) -> dict[str, object]:
+        """Fields of its messages."""
+        place = {"utterance_index": self.utterance, "sentence_index": self.sentence}
+        return {**place, "id": f"{self.stream}-{self.index}"}
 
 
 def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[str], bool]) -> TextSession:

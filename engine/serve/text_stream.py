@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from urllib.parse import urlsplit
 
 import torch
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -20,8 +19,9 @@ from ..prompt.incoming import IncomingText
 from ..speech.result import SpeechResult
 from ..speech.session_voice import SessionVoice
 from ..voice.voice import Voice
-from .bodies import MOST_BYTES, parse_json
+from .bodies import MOST_BYTES, beside, parse_json
 from .calls import BadCall, Call
+from .connections import Connection
 from .errors import LOG, failure
 from .sound import encoded, encoder_of
 from .streams import check_of, finish_reason
@@ -30,6 +30,9 @@ from .timestamps import AudioChunks
 
 CONFIG_SECONDS = 10.0  # until the first message
 IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
+MOST_WAITING = 512  # answers to input.commit and input.done that wait for speech
+MOST_ERRORS = 1000  # refused messages, after which a connection ends
+_PIECE = 600  # characters that are cut in one turn of the event loop
 
 
 class TextStreams:
@@ -54,14 +57,12 @@ class TextStreams:
         self.word_times = word_times
         self._open: set[TextStream] = set()
 
-    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+    async def handle(self, request: web.Request, connection: Connection) -> web.WebSocketResponse:
         """Serve one connection until it ends."""
-        origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:  # browsers let any page connect
-            raise BadCall("pages of other sites may not connect.", "Origin", 403)
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
         await socket.prepare(request)
-        self._open.add(stream := TextStream(socket, self))
+        self._open.add(stream := TextStream(socket, connection, self))
+        connection.on_excess = stream.refuse
         try:
             await stream.run()
         finally:
@@ -74,17 +75,21 @@ class TextStreams:
             stream.finish()
 
 
+def _parse(data: str | bytes) -> object:
+    return parse_json(data.encode() if isinstance(data, str) else data)
+
+
 class TextStream:
     """One connection: reads messages, while a task speaks what they ask for, in order."""
 
-    def __init__(self, socket: web.WebSocketResponse, streams: TextStreams):
-        self._socket, self._streams, self._code = socket, streams, WSCloseCode.OK
+    def __init__(self, socket: web.WebSocketResponse, connection: Connection, streams: TextStreams):
+        self._socket, self._connection, self._streams, self._code = socket, connection, streams, WSCloseCode.OK
         self._id = f"speech_ws_{uuid.uuid4().hex}"
         self._session: TextSession | None = None
         self._text = IncomingText("none")
         self._queue: asyncio.Queue[Unit | dict | None] = asyncio.Queue()  # None closes the connection
         self._now: Unit | None = None  # the unit that is spoken
-        self._waiting = 0  # characters in the queue
+        self._waiting = self._asked = self._errors = 0  # characters, and answers, in the queue; refused messages
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
 
@@ -92,6 +97,11 @@ class TextStream:
         """Take no more text, and close the connection once all complete sentences are spoken."""
         self._is_closing, self._code = True, WSCloseCode.GOING_AWAY
         self._queue.put_nowait(None)
+
+    def refuse(self) -> None:
+        """Close the connection, because callers send too much at once."""
+        closing = self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"callers are sending too much at once")
+        self._closing = asyncio.create_task(closing)
 
     async def run(self) -> None:
         """Serve the connection. Whatever ends it also drops what is spoken."""
@@ -105,20 +115,24 @@ class TextStream:
 
     async def _listen(self):
         while True:
+            await asyncio.sleep(0)  # others go on, however many messages have come
             try:
                 if (message := await self._receive()) is None:
                     return
                 await self._take(message)
             except (HiggsError, torch.OutOfMemoryError) as error:
                 await self._tell_error(error)
-                if self._session is None:
+                self._errors += 1
+                if self._session is None or self._errors >= MOST_ERRORS:
                     return
 
     async def _receive(self) -> Mapping | None:
         """Return the next message, or None at the end of the connection."""
+        self._connection.release()  # what the last message held
         while True:
             try:
-                got = await self._socket.receive(CONFIG_SECONDS if self._session is None else IDLE_SECONDS)
+                limit = CONFIG_SECONDS if self._session is None else IDLE_SECONDS
+                got = await asyncio.wait_for(self._socket.receive(), limit)  # of all, also if pings come
                 break
             except asyncio.TimeoutError:
                 if self._now is None and self._queue.empty():
@@ -127,7 +141,7 @@ class TextStream:
                     return None
         if got.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             return None
-        message = parse_json(got.data.encode() if isinstance(got.data, str) else got.data)
+        message = await beside(len(got.data), _parse, got.data)
         if not isinstance(message, Mapping):
             raise BadCall("a message must be a JSON object.")
         return message
@@ -141,7 +155,11 @@ class TextStream:
         if kind == "session.config":
             await self._configure(message)
         elif kind == "input.text":
-            self._add(message.get("text"))
+            await self._add(message.get("text"))
+        elif kind in ("input.commit", "input.done") and self._asked >= MOST_WAITING:
+            raise BadCall(
+                f"{MOST_WAITING} answers wait for speech. Send this again later.", "type", 429, "too_many_messages"
+            )
         elif kind == "input.commit":
             self._commit()
         elif kind == "input.done":
@@ -159,14 +177,14 @@ class TextStream:
     async def _configure(self, message: Mapping):
         if self._is_open:
             raise BadCall("send input.done or input.cancel before another session.config.", "type")
-        session = self._streams.read(message)
-        call = session.call_for("A word.")
+        session = await asyncio.to_thread(self._streams.read, message)
+        call = await asyncio.to_thread(session.call_for, "A word.")
         self._voice = SessionVoice(await self._streams.find_voice(call), self._streams.most_reference)
-        self._session, self._text = session, IncomingText(session.granularity)
+        self._session, self._text = session.without_clip(), IncomingText(session.granularity)
         told = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
         await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
 
-    def _add(self, text: object):
+    async def _add(self, text: object):
         if not isinstance(text, str):
             raise BadCall("text must be a string.", "text")
         most = self._streams.most_characters
@@ -178,7 +196,9 @@ class TextStream:
                 "input_too_long",
             )
         self._is_open = self._is_open or bool(text)
-        self._put(self._text.add(text))
+        for at in range(0, len(text), _PIECE):
+            self._put(self._text.add(text[at : at + _PIECE]))
+            await asyncio.sleep(0)
 
     def _commit(self):
         self._put(self._text.flush())
@@ -189,13 +209,13 @@ class TextStream:
     def _put(self, units: list[str]):
         assert self._session
         for text in units:
-            where = {"utterance_index": self._utterance, "sentence_index": self._sentences}
-            where |= {"id": f"{self._id}-{self._units}"}
-            self._queue.put_nowait(Unit(self._session, self._voice, text, self._units, where))
+            place = self._units, self._id, self._utterance, self._sentences
+            self._queue.put_nowait(Unit(self._session, self._voice, text, *place))
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 
     def _later(self, kind: str, **content: object):
+        self._asked += 1
         self._queue.put_nowait({"type": kind, **content})
 
     def _totals(self) -> dict[str, object]:
@@ -208,7 +228,8 @@ class TextStream:
         """Drop what is spoken and what waits. Its row is free at the next step."""
         assert self._session
         await self._stop()
-        cut, self._now, self._queue, self._waiting = self._now, None, asyncio.Queue(), 0
+        cut, self._now, self._queue = self._now, None, asyncio.Queue()
+        self._waiting = self._asked = 0
         self._text = IncomingText(self._session.granularity)
         if cut is not None:
             await self._tell("audio.done", **cut.where, total_bytes=cut.total_bytes, error=False, cancelled=True)
@@ -234,6 +255,7 @@ class TextStream:
                     self._now = item
                     await self._speak(item)
                 else:
+                    self._asked -= 1
                     await self._socket.send_json(item)
             await self._socket.close(code=self._code)
 
@@ -280,6 +302,7 @@ class TextStream:
                     return said
                 for part in said.split(SAMPLE_RATE):
                     await send(encoder.encode, part)
+                    await asyncio.sleep(0)
         raise HiggsError("The speech ended early.")
 
     async def _tell(self, kind: str, **content: object):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from ..files.portable_names import composed, portable_parts
 from ..files.whole_file import file_stamp
 from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
 _SAVED = ".safetensors"
-_MOST_BYTES = 200  # of a name, so that it is valid for a file
-_NAME = re.compile(r"\w[\w .-]{0,63}")
+_MOST_LETTERS = 64  # of a name
+_NAMED = 20  # voices in an error
 
 
 class VoiceFolder:
@@ -30,15 +30,23 @@ class VoiceFolder:
         return sorted(self._files())
 
     def find(self, name: str) -> Path:
-        """Return a voice's file. Raises BadCall (404) that lists the known names."""
-        if path := self._files().get(name.casefold()):
+        """Return a voice's file. Raises BadCall (404) that lists some of the known names."""
+        files = self._files()
+        if path := files.get(_key(name)):
             return path
+        names = sorted(files)
+        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise BadCall(
-            f"there is no voice {name[:80]!r}. Known voices: default, {', '.join(self.names())}.",
+            f"there is no voice {name[:80]!r}. Known voices: {', '.join(['default', *names[:_NAMED]])}{more}.",
             "voice",
             404,
             "voice_not_found",
         )
+
+    def found(self, name: str) -> tuple[Path, Voice | None]:
+        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`."""
+        path = self.find(name)
+        return path, self.kept(path)
 
     def kept(self, path: Path) -> Voice | None:
         """Return a file's voice if it is a saved one, or cached and unchanged since."""
@@ -58,9 +66,10 @@ class VoiceFolder:
         """Save a voice and return its name. Raises BadCall if the name is taken or not valid for a file."""
         if self._folder is None:
             raise BadCall("this server has no voice folder. Start it with --voices FOLDER.", "name")
-        if not _NAME.fullmatch(name) or name.endswith((".", " ")) or len(name.encode()) > _MOST_BYTES:
-            raise BadCall("a voice name may have up to 64 letters, digits, spaces, _ . and -.", "name")
-        if name.casefold() in {*self._files(), *STOCK_VOICES}:
+        parts = portable_parts(name)
+        if len(parts) != 1 or len(name := parts[0]) > _MOST_LETTERS:
+            raise BadCall("a voice name may have up to 64 letters, and must be one that files can have.", "name")
+        if _key(name) in {*self._files(), *STOCK_VOICES}:
             raise BadCall(f"a voice named {name!r} already exists. Choose another name, or delete it.", "name", 409)
         voice.save(self._folder / f"{name}{_SAVED}")
         return name
@@ -80,5 +89,9 @@ class VoiceFolder:
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES):
-                    found[path.stem.casefold()] = path
+                    found[_key(path.stem)] = path
         return found
+
+
+def _key(name: str) -> str:
+    return composed(name).casefold()

@@ -213,6 +213,13 @@ def _serve_parser(commands):
         "--host", default="127.0.0.1", help="address to listen on; any other than the default needs a key"
     )
     command.add_argument("--port", type=int, default=8000, help="port to listen on; default 8000")
+    command.add_argument(
+        "--host-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name by which callers without a key may call this server; repeat for several",
+    )
     command.add_argument("--voices", type=Path, metavar="DIR", help="folder of saved voices and clips")
     command.add_argument(
         "--api-key", default="", metavar="KEY", help="key that callers must send; or set HIGGS_TTS_API_KEY"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ...engine import HiggsError
-from .portable_names import portable_parts
+from ...engine import HiggsError, portable_parts
 
 WHISPER = "whisper"  # below models/
 

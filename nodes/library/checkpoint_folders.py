@@ -16,7 +16,7 @@ from ...engine import (
     find_in_hf_cache,
 )
 from ..comfy import folders
-from .saved_names import closest, parts_of
+from .saved_names import as_name, closest, parts_of
 
 FOLDER = "higgs_tts"  # below models/, and our key in extra_model_paths.yaml
 OTHER_FOLDERS = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
@@ -62,7 +62,7 @@ def find_checkpoint(name: str) -> Match:
     "auto" is Higgs TTS 3 if present, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError if nothing
     has that name, or files are missing.
     """
-    found = checkpoints()
+    found, name = checkpoints(), as_name(name, "checkpoint")
     if name == AUTO:
         return min((checkpoint for checkpoint in found.values() if checkpoint.complete), key=_preference)
     matches = closest(found, name)

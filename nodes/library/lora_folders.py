@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...engine import ADAPTER_SETTINGS, adapter_files, file_stamp
 from ..comfy import folders
-from .saved_names import the_one
+from .saved_names import as_name, the_one
 
 FOLDER = "loras"  # ComfyUI's own
 
@@ -32,7 +32,7 @@ def find_lora(name: str) -> Path:
 
     Raises HiggsError if none or several match.
     """
-    known = loras()
+    known, name = loras(), as_name(name, "LoRA")
     missing = (
         f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
         "press R to refresh the list."

@@ -33,6 +33,13 @@ def the_one(names: Iterable[str], saved: str, kind: str, missing: str) -> str:
     return matches[0]
 
 
+def as_name(value: object, kind: str) -> str:
+    """Return a name from a workflow. Raises HiggsError for anything else, which only a workflow made by hand has."""
+    if not isinstance(value, str):
+        raise HiggsError(f"the name of a {kind} is {str(value)[:40]!r}. It must be a string.")
+    return value
+
+
 def parts_of(name: str) -> list[str]:
     """Split a name into parts, in lower case and without the revision of a cached repository."""
     return REVISION.sub("", name.replace("\\", "/").strip("/").lower()).split("/")

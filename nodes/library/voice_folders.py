@@ -5,10 +5,18 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ...engine import BUILT_IN_CLIPS, CLIP_SUFFIXES, HiggsError, VoiceHead, file_stamp, read_plain_text, read_voice_head
+from ...engine import (
+    BUILT_IN_CLIPS,
+    CLIP_SUFFIXES,
+    HiggsError,
+    VoiceHead,
+    file_stamp,
+    portable_parts,
+    read_plain_text,
+    read_voice_head,
+)
 from ..comfy import folders
-from ..comfy.portable_names import portable_parts
-from .saved_names import parts_of, the_one
+from .saved_names import as_name, parts_of, the_one
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
 PRONUNCIATIONS = "pronunciations.txt"
@@ -59,7 +67,7 @@ def find_voice(name: str) -> Path:
 
     Raises HiggsError if none or several match: a wrong guess would speak with someone else's voice.
     """
-    known = choices()
+    known, name = choices(), as_name(name, "voice")
     # A missing voice must not be replaced by one of the pack's, or by a clip of the same name.
     same_origin = [other for other in known if _origin(other) == _origin(name)]
     missing = (

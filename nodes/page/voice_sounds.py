@@ -16,6 +16,7 @@ from ...engine import (
     codec_of,
     file_stamp,
     read_voice_head,
+    read_whole,
     transcript_of,
     voice_sound,
     wav_bytes,
@@ -26,6 +27,7 @@ from ..library.voice_folders import SAVED, choices, find_voice
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
+_MOST_PLAYED = 64 << 20  # bytes of a clip
 _KNOWN = 4096  # files whose headers are remembered
 
 
@@ -41,7 +43,10 @@ def listed(model: str) -> list[dict]:
 def _told(name: str, path: Path, codec: str) -> dict:
     head, problem = _head(path, *file_stamp(path))
     problem = problem or _misfit(path, head, codec)
-    transcript = head.transcript if path.suffix.lower() == SAVED else transcript_of(path)[0]
+    try:
+        transcript = head.transcript if path.suffix.lower() == SAVED else transcript_of(path)[0]
+    except HiggsError as error:  # of this voice alone
+        transcript, problem = None, problem or str(error)
     transcript = " ".join((transcript or "").split())
     shown = transcript if len(transcript) <= _SHOWN else transcript[:_SHOWN].rstrip() + "..."
     return {"name": name, "seconds": round(head.seconds, 2), "transcript": shown, "problem": problem}
@@ -76,7 +81,10 @@ def sound_of(name: str) -> tuple[bytes, str]:
     """
     path = find_voice(name)
     if path.suffix.lower() != SAVED:
-        return path.read_bytes(), mimetypes.guess_type(path.name)[0] or "audio/wav"
+        try:
+            return read_whole(path, _MOST_PLAYED), mimetypes.guess_type(path.name)[0] or "audio/wav"
+        except OSError as error:
+            raise HiggsError(f"{path.name} cannot be played: {error.strerror or error}.") from error
     return _decoded(path, *file_stamp(path)), "audio/wav"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...engine import FileList, HiggsError, LinesRow, file_stamp, write_file
-from ..comfy.portable_names import portable_parts
+from ...engine import FileList, HiggsError, LinesRow, file_stamp, portable_parts, write_file
 
 LIST = "lines.json"
 _FORMAT = "higgs-tts-lines"

@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import platform
 import random
 import resource
 import tempfile
@@ -26,6 +27,7 @@ from multiprocessing.connection import Connection, wait
 
 import pack  # noqa: F401  (imports the pack as higgs_tts)
 from higgs_tts.benchmarks.common import GB, ROOT, commit
+from higgs_tts.tests.faults.asked import LONGEST_TURN
 from higgs_tts.tests.faults.surfaces import HiggsError, prepared
 
 RESULT = ROOT / "benchmarks" / "results" / "hardening.json"
@@ -59,6 +61,11 @@ def main():
         names = given.surfaces.split(",") if given.surfaces else list(surfaces)
         rows = [of_surface(name, surfaces[name], given, pathlib.Path(folder)) for name in names]
     told = {"seed": given.seed, "commit": commit(), "date": str(datetime.date.today()), "rows": rows}
+    if given.surfaces and RESULT.is_file():  # the others keep their rows, each with its own run
+        before = json.loads(RESULT.read_text(encoding="utf-8"))
+        run = {name: told[name] for name in ("seed", "commit", "date")} | {"python": platform.python_version()}
+        others = [row for row in before["rows"] if row["surface"] not in names]
+        told = before | {"rows": [*others, *({**row, "run": run} for row in rows)]}
     if given.write:
         RESULT.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told))
@@ -95,6 +102,10 @@ def of_surface(name: str, surface, given: argparse.Namespace, folder: pathlib.Pa
     finally:
         for child in pool:
             child.stop()
+    turns = [float(path.read_text()) for path in folder.glob(f"child-*/{LONGEST_TURN}")]
+    row |= {"longest_turn_ms": max(turns)} if turns else {}
+    for path in folder.glob(f"child-*/{LONGEST_TURN}"):
+        path.unlink()
     print(f"{time.monotonic() - began:6.0f} s  {row}", flush=True)
     return row
 

@@ -102,7 +102,7 @@ def leave(port: int, speaker) -> float:
     """Return seconds from a caller's disconnect to a free row."""
     body = json.dumps({"input": "It goes on. " * 20, "response_format": "pcm", "stream": True, "retries": 0}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         connection.recv(1 << 12)
         assert speaker.speaking == 1

@@ -17,6 +17,7 @@ from ...engine import (
     Adapter,
     Engine,
     EngineConfig,
+    FileList,
     HiggsError,
     SamplingParams,
     Turn,
@@ -36,9 +37,14 @@ from ...engine import (
     text_check_before,
     with_seed,
 )
+from ...engine.book.chapters import groups, plan_chapters
+from ...engine.book.spoken import SpokenSequences
 from ...engine.checkpoint.load import inspect, load_talker
 from ...engine.checkpoint.tensor_file import INDEX
+from ...engine.core.sequence import Sequence
 from ...engine.prompt.card import CARD, read_card
+from ...engine.prompt.chunking import split_script
+from ...engine.prompt.script import read_pauses
 from ...engine.tools.tiny import write_tiny
 from ...engine.voice.clip import check_clip, decode_clip, prepare_clip
 from ..epub_files import epub
@@ -47,6 +53,8 @@ from ..peft_files import write_adapter
 from . import mutations
 from .asked import Asked, requests
 from .asked import spoil as spoil_request
+from .messaged import Messaged, conversations
+from .messaged import spoil as spoil_messages
 from .samples import (
     CUES,
     LINES,
@@ -89,9 +97,43 @@ class Surface:
 
 def prepared(folder: pathlib.Path) -> dict[str, Surface]:
     """Return every surface by name. `folder` is for their samples."""
-    server = Asked()
+    server, messaged = Asked(), Messaged()
     served = {"server": Surface(requests(), spoil_request, server.run, server.warm, limit=60.0)}  # it speaks, too
-    return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts(), **served}
+    served["messages"] = Surface(conversations(), spoil_messages, messaged.run, messaged.warm, limit=60.0)
+    read = {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts()}
+    return {**read, **_kept(folder), **served}
+
+
+def _kept(folder: pathlib.Path) -> dict[str, Surface]:
+    """Return what a book keeps to be resumed: spoken sequences, and the list of its files."""
+    asked, spoken = Sequence([1, 2, 3], ()), Sequence([1, 2, 3], ())
+    spoken.fill(torch.arange(400).reshape(50, 8), True)
+    SpokenSequences(folder / "kept", "a model").keep(asked, spoken)
+    (kept,) = (folder / "kept").rglob("*.safetensors")
+    place = kept.relative_to(folder / "kept")
+    files = FileList(folder / "kept", "book.json", "a book")
+    files.listed = {"01 One.flac": ("ab" * 32, 1000), "01 One.srt": ("ab" * 32, 10)}
+    files.write()
+
+    def filled(data: bytes, child: pathlib.Path):
+        (child / place).parent.mkdir(exist_ok=True)
+        (child / place).write_bytes(data)
+        again, store = Sequence([1, 2, 3], ()), SpokenSequences(child, "a model")
+        if store.fill(again):
+            (codes,) = again.codes
+            assert codes.shape[1] == 8 and 0 <= int(codes.min()) <= int(codes.max()) < 1024
+        return store.damaged
+
+    def listed(data: bytes, child: pathlib.Path):
+        (child / "book.json").write_bytes(data)
+        found = FileList(child, "book.json", "a book")
+        _short((found.damage,))
+        return [found.has(name, "ab" * 32) for name in ("01 One.flac", *found.listed)]
+
+    return {
+        "kept speech": Surface([kept.read_bytes()], mutations.safetensors_of, filled),
+        "list": Surface([(folder / "kept" / "book.json").read_bytes()], mutations.json_of, listed),
+    }
 
 
 def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
@@ -199,7 +241,10 @@ def _books(folder: pathlib.Path) -> dict[str, Surface]:
             path.write_bytes(data)
             book = read_book(path)
             _short(book.warnings)
-            return [chapter.title.encode() for chapter in book.chapters]
+            planned = plan_chapters(book, [], {})
+            for turn in (turn for one in planned for turn in one.chapter.turns):
+                split_script(read_pauses(turn.text, 0.5), 30.0)
+            return [len(group) for group in groups(planned)]
 
         return run
 

@@ -161,6 +161,40 @@ def test_risky_calls_are_made_only_by_their_owners():
             assert owns(path) or not re.search(pattern, text), f"{path} names {pattern}"
 
 
+READS_ITSELF = {  # all others read files by `read_whole`, with a bound and only if they are files
+    "engine/files/whole_file.py": "read_whole",
+    "engine/files/gguf_header.py": "a bounded header of a file of any size",
+    "engine/checkpoint/digest.py": "checkpoints of any size, block by block",
+    "engine/checkpoint/upload.py": "weights, tensor by tensor",
+    "engine/checkpoint/places.py": "headers and blocks of weights",
+    "engine/checkpoint/tensor_file.py": "writes a repaired file",
+    "engine/cuda/cubin_cache.py": "its own cache",
+    "engine/cuda/nvrtc.py": "the pack's sources",
+    "engine/audio/pcm.py": "writes to memory",
+    "engine/tools/new_folder.py": "its own note of moved files",
+    "engine/tools/published.py": "a checkpoint that it makes",
+    "engine/words/attention.py": "read_text of a prompt",
+    "nodes/page/live_sound.py": "its own temporary file",
+}
+
+
+def opens_files(node):
+    """True if a call reads or opens a file by itself."""
+    name = getattr(node.func, "attr", "")
+    mode = next((arg.value for arg in node.args[-1:] if isinstance(arg, ast.Constant)), "")
+    reads = name in ("read_bytes", "read_text") or (name == "open" and re.fullmatch(r"[rwa]b?\+?b?", str(mode)))
+    return bool(reads) or getattr(node.func, "id", "") == "open"
+
+
+def test_files_are_read_by_one_function():
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES
+        if any(isinstance(node, ast.Call) and opens_files(node) for node in ast.walk(tree_of(path)))
+    }
+    assert found == READS_ITSELF.keys()
+
+
 def test_no_module_changes_global_process_state():
     switches = r"sys\.path|os\.environ\[|os\.putenv|set_default_d|set_num_threads|backends\.\w+\.\w+ *="
     for path in SOURCES:

@@ -20,6 +20,7 @@ from higgs_tts.engine import (
     Book,
     Engine,
     EngineConfig,
+    FileList,
     HiggsError,
     SamplingParams,
     SpeechResult,
@@ -160,6 +161,32 @@ def test_a_damaged_sequence_is_spoken_again(engine, whole, tmp_path):
         path.write_bytes(path.read_bytes()[:30])
     report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
     assert any("could not be read and were spoken again" in warning for warning in report.warnings)
+    assert {name: data for name, data in made_in(folder).items() if "spoken" not in name} == {
+        name: data for name, data in expected.items() if "spoken" not in name
+    }
+
+
+@pytest.mark.parametrize("codes", [30_000, -1, 1024])
+@pytest.mark.parametrize("whole_file", [True, False])
+def test_kept_codes_that_are_not_as_written_are_spoken_again(engine, whole, tmp_path, codes, whole_file):
+    """By range, shape, type and digest."""
+    import shutil
+
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    folder, expected = tmp_path / "book", made_in(whole[0])
+    shutil.copytree(whole[0], folder)
+    (folder / "01 One.flac").unlink()
+    for number, path in enumerate(sorted((folder / "spoken").rglob("*.safetensors"))):
+        with safe_open(path, framework="pt") as file:
+            held, metadata = file.get_tensor("codes"), file.metadata()
+        damaged = torch.full_like(held, codes) if whole_file else held.clone()
+        damaged[0, 0] = codes if whole_file else (int(held[0, 0]) + 1) % 1024
+        odd = (damaged, damaged.reshape(-1), damaged.float(), damaged[0, 0].clone(), torch.full(held.shape, torch.nan))
+        save_file({"codes": odd[number % len(odd)]}, path, metadata)
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+    assert report.reused == 0 and any("were spoken again" in warning for warning in report.warnings)
     assert {name: data for name, data in made_in(folder).items() if "spoken" not in name} == {
         name: data for name, data in expected.items() if "spoken" not in name
     }
@@ -536,6 +563,15 @@ def test_a_damaged_list_counts_as_absent(tmp_path):
     (tmp_path / "book.json").write_text("{")
     report = narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/".join("x" * 600), "x" * 100_000])
+def test_a_list_with_a_name_that_no_file_has_counts_as_absent(tmp_path, name):
+    files = FileList(tmp_path, "book.json", "book")
+    files.listed = {name: ("made of", 10)}
+    files.write()
+    read = FileList(tmp_path, "book.json", "book")
+    assert read.listed == {} and "cannot be read" in read.damage and len(read.damage) < 500
 
 
 def test_a_book_without_headings_is_one_chapter():

@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 from higgs_tts.engine import HiggsError, read_book, read_book_text
+from higgs_tts.engine.book import chapters
 from higgs_tts.engine.book.xhtml import links_in, read_document
 from higgs_tts.engine.files.plain_text import unescape
 from higgs_tts.tests.epub_files import DOCUMENTS, NCX, PACKAGE, epub
@@ -157,3 +158,12 @@ def test_encodings_that_are_not_for_text_are_ignored(tmp_path, encoding):
     changes = {f"OEBPS/text/{name}": text for name in DOCUMENTS}
     title = chapters_of(read_book(epub(tmp_path / "a.epub", **changes)))[-1][0]
     assert title.encode() and "ud800" in chapters_of(read_book(tmp_path / "a.epub"))[-1][1][0]
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000_000, "It went on and on. " * 100_000])
+def test_a_narrator_s_passage_is_cut_from_the_beginning_alone(text, monkeypatch):
+    sizes, split = [], chapters.split_text
+    monkeypatch.setattr(chapters, "split_text", lambda text, most: sizes.append(len(text)) or split(text, most))
+    book = read_book_text(text, "Book")
+    assert 10 < len(chapters.passage_of(book, "")) < 400
+    assert sizes and max(sizes) <= 200_001

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import pytest
+from higgs_tts.engine.prompt import incoming as incoming_module
 from higgs_tts.engine.prompt.chunking import split_sentences
 from higgs_tts.engine.prompt.incoming import IncomingText
 
@@ -99,3 +100,26 @@ def test_units_do_not_depend_on_the_pieces(text, granularity):
 def test_sentences_are_those_of_a_whole_text():
     text = TEXTS[0]
     assert all_units(text, "sentence") == split_sentences(text)
+
+
+@pytest.mark.parametrize("unit", ["\n]", "a\n", "[pause]", "<|emotion:awe|>\n", "]", "e.g. a]", "[ ]", "\n", "a. "])
+def test_the_work_is_linear_in_the_text(monkeypatch, unit):
+    """Characters that are cut: a few times those that arrive, whatever they are."""
+    cut, made = [], incoming_module.Cutter
+
+    def counted(text, *given):
+        cut.append(len(text))
+        return made(text, *given)
+
+    monkeypatch.setattr(incoming_module, "Cutter", counted)
+    text = unit * (19_200 // len(unit))
+    units(text)
+    assert sum(cut) < 8 * len(text)
+
+
+def test_white_space_without_an_end_takes_no_memory():
+    incoming = IncomingText("sentence")
+    for _ in range(100):
+        assert incoming.add(" \n" * 1000) == []
+    assert len(incoming) < 600
+    assert incoming.add("<|emotion:awe|>One. Two") == ["<|emotion:awe|>One."]

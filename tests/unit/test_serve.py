@@ -258,7 +258,7 @@ def test_a_leaving_caller_frees_its_row(served):
     data = json.dumps({**LONG, "response_format": "pcm", "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(
-            b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % len(data) + data
         )
         assert b"200 OK" in connection.recv(1 << 12)
         assert speaker.speaking == 1

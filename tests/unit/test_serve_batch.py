@@ -214,7 +214,7 @@ def test_a_leaving_caller_frees_all_rows():
         running(engine) as (port, speaker),
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-            head = f"POST {BATCH} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {BATCH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             while speaker.speaking < 4:
                 pass

@@ -79,8 +79,17 @@ def test_a_key_that_is_no_header_is_refused_without_a_traceback(port, key, caplo
 
 def test_an_oversized_body_is_not_read(port):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: 99999999999\r\n\r\n{")
+        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n{")
         assert b" 413 " in connection.recv(1 << 12) and is_well(port)
+
+
+def test_a_body_whose_chunks_are_wrong_is_refused_without_a_traceback(port, caplog):
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(head + b"5\r\n{{{{{\r\n")
+        connection.sendall(b"zz\r\n{{\r\n")
+        assert b" 400 " in connection.recv(1 << 12)
+    assert is_well(port) and not caplog.records
 
 
 @pytest.mark.parametrize("depth", [600, 100_000, 9_000_000])
@@ -178,7 +187,7 @@ def test_other_calls_are_served_while_a_body_is_handled(port, monkeypatch):
     body = {**SHORT, "ref_audio": clip, "ref_text": "What it says."}
     hostile = threading.Thread(target=lambda: answers.append(ask(port, body=body)))
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: 9999999\r\n\r\n[[[[")
+        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999999\r\n\r\n[[[[")
         hostile.start()
         assert begun.wait(600)
         assert is_well(port) and ask(port, body=SHORT)[0] == 200

@@ -144,7 +144,7 @@ def test_with_no_worker_left_each_caller_is_told_so_and_later_ones_are_served(
         patched.setattr(Seat, "died", lambda seat, error: seat.give_up(" Ray's reason: the machine is gone."))
         data = json.dumps(body_of(2, **long)).encode()
         raw.sendall(
-            f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+            f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
         )
         heard = raw.recv(1 << 12)
         assert b"200 OK" in heard

@@ -122,7 +122,7 @@ class TestMetrics:
         with running(engine) as (port, speaker):
             data = json.dumps(LONG).encode()
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+                head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
                 connection.sendall(head.encode() + data)
                 assert b"200 OK" in connection.recv(1 << 12)
             while speaker.speaking:
@@ -251,7 +251,7 @@ class TestStopping:
         text = LONG["input"] * getattr(request, "param", 1)
         data = json.dumps({**LONG, "input": text, "stream_format": "sse"}).encode()
         with socket.create_connection(("127.0.0.1", served[1]), timeout=120) as connection:
-            head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+            head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
             connection.sendall(head.encode() + data)
             assert b"200 OK" in connection.recv(1 << 10)
             yield connection
@@ -281,6 +281,32 @@ class TestStopping:
         process.send_signal(signal.SIGINT)
         assert b"speech.audio.done" not in self.rest(stream)
         assert process.wait(60) == 0 and "Traceback" not in process.stderr.read()
+
+    @pytest.mark.parametrize("kind", ["whole", "sse", "a body", "a frame"])
+    def test_callers_that_read_nothing_cannot_keep_it_from_ending(self, served, kind):
+        process, port = served
+        text = {**LONG, "input": "One. " + "[pause 60] " * 9 + "Two.", "max_new_tokens": 5, "response_format": "wav"}
+        data = json.dumps(text | ({"stream": False} if kind == "whole" else {"stream_format": "sse"})).encode()
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        if kind == "a frame":
+            data = b"\x81\xff" + (1 << 20).to_bytes(8, "big") + b"\0\0\0\0" + b"x" * 1000
+            head = b"GET /v1/audio/speech/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n"
+            head += b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            head += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        callers = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(8)]
+        for caller in callers:
+            caller.sendall(head + (data[:-1] if kind == "a body" else data))
+        while metrics(port)["higgs_tts_calls_open", ""] < (0 if kind == "a body" else 8):
+            pass
+        time.sleep(3)  # until what they do not read waits
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        process.wait(60)
+        assert time.monotonic() - began < 10 and "Traceback" not in process.stderr.read()
+        for caller in callers:
+            caller.close()
 
     def test_an_idle_server_stops_silently(self, served):
         process, _ = served

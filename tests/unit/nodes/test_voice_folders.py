@@ -99,3 +99,13 @@ def test_a_voice_is_saved_inside_its_folder(folders, tmp_path):
 def test_names_that_lead_outside_the_folder_are_refused(folders, name):
     with pytest.raises(HiggsError, match="voice name"):
         folders.voice_target(name)
+
+
+@pytest.mark.parametrize("name", [0, True, None, [], {"name": "anna"}])
+@pytest.mark.parametrize(
+    "finder", ["voice_folders.find_voice", "lora_folders.find_lora", "checkpoint_folders.find_checkpoint"]
+)
+def test_a_name_that_is_no_string_is_refused_in_a_sentence(load_module, finder, name):
+    module, _, find = finder.partition(".")
+    with pytest.raises(HiggsError, match="It must be a string"):
+        getattr(load_module(f"library.{module}"), find)(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 
 import pytest
 import torch
@@ -53,6 +55,26 @@ def test_the_list_describes_voices_and_says_why_one_does_not_fit(ask, library):
     assert others["cleo.safetensors"] == "" and "different model" in others["bob.safetensors"]
     unknown = {voice["name"]: voice["problem"] for voice in ask("voices", model="download: x").data}
     assert unknown["bob.safetensors"] == "" and unknown["cleo.safetensors"] == "", "nothing is known of that model yet"
+
+
+def test_one_broken_text_file_takes_no_other_voice_from_the_list(ask, library):
+    with (library / "anna.txt").open("wb") as file:
+        file.truncate(1 << 30)
+    told = {voice["name"]: voice for voice in ask("voices", model=EMBEDDED_NAME).data}
+    assert "anna.txt cannot be read" in told["anna.wav"]["problem"] and told["anna.wav"]["transcript"] == ""
+    assert told["bob.safetensors"]["problem"] == "" and len(told) > 10
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_only_files_are_played_and_only_small_ones(ask, library):
+    os.mkfifo(library / "pipe.wav")
+    with (library / "film.wav").open("wb") as file:
+        file.truncate(3_000_000_000)  # sparse
+    pipe, film = ask("voice", name="pipe.wav"), ask("voice", name="film.wav")
+    assert pipe.status == film.status == 404
+    assert "at most 67 MB" in film.data["error"] and film.data["error"].startswith("film.wav cannot be played")
+    names = {voice["name"]: voice["problem"] for voice in ask("voices", model=EMBEDDED_NAME).data}
+    assert names["film.wav"] and names["anna.wav"] == ""
 
 
 def test_a_file_is_read_again_only_after_a_change(ask, library, load_module, monkeypatch):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 MAX_NAME_BYTES = 200  # file systems allow 255; leaves room for a suffix, and another while the file is written
-RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in "123456789¹²³")}
 
 
 def portable_parts(name: str) -> list[str]:
-    """Split `name` at either slash into folders and file. Returns nothing if a part is not portable."""
-    parts = name.replace("\\", "/").split("/")
+    """Split `name` at either slash into folders and file, with composed letters: some systems write é as two.
+
+    Returns nothing if a part is not portable.
+    """
+    parts = composed(name).replace("\\", "/").split("/")
     return parts if all(map(_is_portable, parts)) else []
+
+
+def composed(name: str) -> str:
+    """Return a name with composed letters, by which names are compared."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _is_portable(part: str) -> bool:
     """True if every system accepts `part` as the name of a file or folder."""
     if part.strip(" .") != part or not 0 < len(part.encode(errors="replace")) <= MAX_NAME_BYTES:
         return False
-    if part.split(".")[0].upper() in RESERVED:
+    if part.split(".")[0].rstrip().upper() in RESERVED:
         return False
     return all(character.isprintable() and character not in '<>:"|?*' for character in part)

@@ -1,0 +1,189 @@
+"""Connections: how many there may be, how long each may wait, and how many bytes of callers are held at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from aiohttp import web
+
+from .access import DISCONNECTED, LEFT
+from .bodies import MOST_BYTES
+from .calls import BadCall
+from .errors import failure
+from .hosts import is_loopback
+
+MOST_HELD = 256 << 20  # bytes of all callers that are held: unfinished bodies and messages, and bodies of open calls
+FREE = 1 << 16  # bytes of each connection that do not count, so that callers with texts go on beside others with clips
+FIRST_SECONDS = 30.0  # until a connection's first request
+BODY_SECONDS = 120.0  # until a body is whole
+WRITE_SECONDS = 120.0  # until a caller has read some of what waits for it
+SPARE = 256  # connections beside those of calls
+_LAST_SECONDS = 1.0  # for a caller who sent too much to read that
+_LOOKS = 8  # at what waits, in WRITE_SECONDS
+
+
+class CallerConnections:
+    """All connections of a server. Not thread-safe: belongs to the event loop.
+
+    most: at once. An address that is not this machine's may have half of them.
+    """
+
+    def __init__(self, most: int):
+        self.held = 0  # bytes
+        self._most = most
+        self._open: dict[object, Connection] = {}  # by aiohttp's protocol
+        self._by_address: Counter[str] = Counter()
+
+    async def listen(self, server: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server:
+        """Listen for connections. server(): returns aiohttp's protocol for one."""
+        return await asyncio.get_running_loop().create_server(lambda: Connection(self, server), host, port)
+
+    def of(self, request: web.Request) -> Connection:
+        """Return the connection of a request."""
+        return self._open[request.protocol]
+
+    def abort(self) -> None:
+        """Drop all connections at once, also those whose callers read nothing."""
+        for connection in [*self._open.values()]:
+            connection.abort()
+
+    def admit(self, connection: Connection, protocol: object, address: str) -> BadCall | None:
+        """Count a connection, or return the reason to refuse it."""
+        if len(self._open) >= self._most:
+            return BadCall("the server has reached its limit of connections. Try again soon.", None, 503, "overloaded")
+        if not is_loopback(address) and self._by_address[address] >= self._most // 2:
+            return BadCall("your address has too many connections. Close some.", None, 429, "too_many_connections")
+        self._open[protocol] = connection
+        self._by_address[address] += 1
+        return None
+
+    def forget(self, protocol: object, address: str) -> None:
+        """Take back `admit`."""
+        if self._open.pop(protocol, None) is not None:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+
+class Connection(asyncio.Protocol):
+    """One connection: passes all on to aiohttp's protocol, counts its bytes, and ends what waits for ever.
+
+    on_excess(): called once if too many bytes are held; nothing more is received then.
+    """
+
+    def __init__(self, connections: CallerConnections, server: Callable[[], asyncio.Protocol]):
+        self._all, self._inner, self._address = connections, server(), ""
+        self._transport: asyncio.Transport | None = None
+        self._bytes, self._counts, self._began, self._drops = 0, True, False, False
+        self._waits, self._looks = 0, 0
+        self.on_excess: Callable[[], None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._address = transport, str((transport.get_extra_info("peername") or ("",))[0])
+        if refused := self._all.admit(self, self._inner, self._address):
+            self._drops = True
+            body = json.dumps({"error": failure(refused).envelope()}).encode()
+            head = f"HTTP/1.1 {refused.status} Refused\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            transport.write(f"{head}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n".encode() + body)
+            transport.close()
+            return
+        self._inner.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._first = loop.call_later(FIRST_SECONDS, lambda: self._began or self.abort())
+        self._next = loop.call_later(WRITE_SECONDS / _LOOKS, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        if self._drops:
+            return
+        if self._counts:
+            self._count(len(data))
+        if self.on_excess and self.is_excess:
+            self._drops = True
+            self.on_excess()
+            asyncio.get_running_loop().call_later(_LAST_SECONDS, self.abort)  # what is held is free then
+            return
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._drops else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.release()
+        self._all.forget(self._inner, self._address)
+        if hasattr(self, "_next"):  # it was admitted
+            self._first.cancel()
+            self._next.cancel()
+            self._inner.connection_lost(exc)
+
+    @property
+    def is_excess(self) -> bool:
+        """True if the server holds too many bytes of callers, more than a few of them of this one."""
+        return self._bytes > FREE and self._all.held > MOST_HELD
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Count the bytes of a request until it is answered. What comes after a refusal is dropped, and not counted."""
+        self._counts = self._began = True
+        try:
+            yield
+        finally:
+            self.on_excess, self._counts = None, False
+            self.release()
+
+    def release(self) -> None:
+        """Count the bytes so far no more, because they are held no more."""
+        self._count(-self._bytes)
+
+    async def body(self, request: web.Request) -> bytes:
+        """Read a body. Raises BadCall if it is too large, too slow, or too much beside those of others."""
+        try:
+            return await asyncio.wait_for(self._body(request), BODY_SECONDS)
+        except asyncio.TimeoutError:
+            raise BadCall("the body did not arrive in time.", None, 408, "timeout") from None
+        except ConnectionError:
+            raise BadCall("the caller disconnected.", None, LEFT, DISCONNECTED) from None
+        except web.RequestPayloadError as error:
+            raise BadCall("the body is not sent as its headers say.") from error
+
+    async def _body(self, request: web.Request) -> bytes:
+        parts, size = [], 0
+        while part := await request.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
+            if self.is_excess:
+                raise BadCall("callers are sending too much at once. Try again soon.", None, 503, "overloaded")
+            await asyncio.sleep(0)
+        return b"".join(parts)
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _count(self, size: int):
+        before = max(0, self._bytes - FREE)
+        self._bytes += size
+        self._all.held += max(0, self._bytes - FREE) - before
+
+    def _look(self):
+        """Drop the connection if what waits for its caller has not become less for WRITE_SECONDS."""
+        assert self._transport is not None
+        waits = self._transport.get_write_buffer_size()
+        self._looks = self._looks + 1 if waits and waits == self._waits else 0
+        self._waits = waits
+        if self._looks >= _LOOKS:
+            self.abort()
+        self._next = asyncio.get_running_loop().call_later(WRITE_SECONDS / _LOOKS, self._look)

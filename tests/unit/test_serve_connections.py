@@ -1,0 +1,219 @@
+"""Connections that wait, and what is held of them: every wait has an end, and everything is counted."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import time
+
+import numpy as np
+import pytest
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
+
+aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+from higgs_tts.engine.core.config import CallLimits  # noqa: E402
+from higgs_tts.engine.serve import connections, text_stream  # noqa: E402
+from higgs_tts.tests.speech_servers import ask, error_of, running, wav_file  # noqa: E402
+
+SHORT = {"input": "One apple.", "max_new_tokens": 5, "retries": 0, "response_format": "pcm"}
+CONFIG = {"type": "session.config", "max_new_tokens": 5, "retries": 0}
+PATH = "/v1/audio/speech"
+CLIP = base64.b64encode(wav_file(np.random.default_rng(1).uniform(-0.3, 0.3, 14 * 24_000).astype("float32"))).decode()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512)) as engine:
+        yield engine
+
+
+def opened(port, head, body=b""):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def post(length, path=PATH):
+    return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n"
+
+
+def rest(connection):
+    """Return all that comes until the server ends the connection."""
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            heard += part
+    connection.close()
+    return heard
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.01)
+
+
+class TestWaits:
+    def test_a_silent_connection_ends(self, engine, monkeypatch):
+        monkeypatch.setattr(connections, "FIRST_SECONDS", 0.3)
+        with running(engine) as (port, _):
+            for head in ("", "GET /health HTTP/1.1\r\nHost: 127.0"):
+                assert rest(opened(port, head)) == b""
+
+    def test_a_body_that_stops_on_its_way_ends_with_a_sentence(self, engine, monkeypatch):
+        monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
+        with running(engine) as (port, _):
+            for path in (PATH, f"{PATH}/batch", "/v1/audio/voices"):
+                with opened(port, post(1000, path), b"{") as caller:
+                    assert b" 408 " in (told := caller.recv(1 << 12)) and b"did not arrive in time" in told
+
+    @pytest.mark.parametrize("stream", [False, "sse"])
+    def test_a_caller_that_reads_nothing_is_dropped_and_frees_its_call(self, engine, monkeypatch, stream):
+        monkeypatch.setattr(connections, "WRITE_SECONDS", 0.8)
+        kind = {"stream_format": "sse"} if stream else {"stream": False}
+        text = {**SHORT, "input": "One. [pause 60] " * 9 + "Two.", "response_format": "wav", **kind}
+        with running(engine) as (port, _):
+            data = json.dumps(text).encode()
+            callers = [opened(port, post(len(data)), data) for _ in range(2)]
+            told = {}
+
+            def calls():
+                told.update(line.rsplit(" ", 1) for line in ask(port, "GET", "/metrics")[2].decode().splitlines())
+                return told["higgs_tts_calls_open"]
+
+            wait_for(lambda: calls() != "0")
+            wait_for(lambda: calls() == "0")
+            for caller in callers:
+                caller.close()
+
+    def test_pings_are_no_messages(self, engine, monkeypatch):
+        monkeypatch.setattr(text_stream, "IDLE_SECONDS", 0.5)
+
+        async def talk(port):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"http://127.0.0.1:{port}{PATH}/stream", autoping=False) as caller,
+            ):
+                await caller.send_json(CONFIG)
+                while (got := await caller.receive(60)).type is not aiohttp.WSMsgType.CLOSE:
+                    if got.type is aiohttp.WSMsgType.TEXT and json.loads(got.data)["type"] == "error":
+                        return json.loads(got.data)["code"]
+                    await asyncio.sleep(0.05)
+                    await caller.ping()
+
+        with running(engine) as (port, _):
+            assert asyncio.run(talk(port)) == "timeout"
+
+
+class TestCounts:
+    def test_unfinished_bodies_are_held_up_to_one_number_and_texts_go_on(self, engine, monkeypatch):
+        monkeypatch.setattr(connections, "MOST_HELD", 4 << 20)
+        with running(engine) as (port, _):
+            callers = [opened(port, post(18 << 20), b"[" * (1 << 20)) for _ in range(4)]
+            clip = []
+            wait_for(lambda: clip.append(ask(port, body={**SHORT, "ref_audio": CLIP})) or clip[-1][0] == 503)
+            assert error_of(clip[-1])["code"] == "overloaded" and b"too much at once" in clip[-1][2]
+            assert ask(port, body=SHORT)[0] == 200  # beside them
+            for caller in callers:
+                caller.close()
+            wait_for(lambda: ask(port, body={**SHORT, "ref_audio": CLIP})[0] == 200)
+
+    def test_unfinished_frames_are_held_up_to_the_same_number(self, engine, monkeypatch):
+        monkeypatch.setattr(connections, "MOST_HELD", 3 << 20)
+        key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+        head = f"GET {PATH}/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}"
+        head += "\r\n\r\n"
+        frame = b"\x81\xff" + (18 << 20).to_bytes(8, "big") + b"\0\0\0\0"
+        with running(engine) as (port, _):
+            callers = [opened(port, head) for _ in range(8)]
+            for caller in callers:
+                assert b" 101 " in caller.recv(1 << 12)
+            closed = []
+            for caller in callers:
+                with contextlib.suppress(OSError):
+                    caller.sendall(frame + b"x" * (1 << 20))
+            for caller in callers:
+                caller.settimeout(2)
+                with contextlib.suppress(TimeoutError):
+                    closed.append(caller.recv(1 << 12))
+            assert len(closed) >= 5 and all(b"too much at once" in one for one in closed)
+            assert ask(port, body=SHORT)[0] == 200
+
+    def test_a_body_is_not_held_while_its_speech_streams(self, engine):
+        """Nor after a call, whatever came with it."""
+        counted = []
+        with running(engine) as (port, _):
+            release = connections.Connection.release
+
+            def seen(connection):
+                release(connection)
+                counted.append(connection)
+
+            connections.Connection.release = seen
+            try:
+                assert ask(port, body={**SHORT, "ref_audio": CLIP})[0] == 200
+                assert ask(port, body={**SHORT, "ref_audio": "?" * 1_000_000})[0] == 400
+            finally:
+                connections.Connection.release = release
+        assert len(counted) >= 4 and not {one.is_excess for one in counted} - {False}
+
+    def test_connections_are_counted(self, engine, monkeypatch):
+        monkeypatch.setattr("higgs_tts.engine.serve.app.SPARE", 2)
+        with running(engine, limits=CallLimits(max_calls=2)) as (port, _):
+            callers = [opened(port, "") for _ in range(4)]
+            answer = ask(port, "GET", "/health")
+            assert answer[0] == 503 and "limit of connections" in error_of(answer)["message"]
+            assert answer[1]["retry-after"] == "1"
+            callers.pop().close()
+            wait_for(lambda: ask(port, "GET", "/health")[0] == 200)
+            for caller in callers:
+                caller.close()
+
+    def test_an_address_has_at_most_half_of_them(self, engine, monkeypatch):
+        monkeypatch.setattr("higgs_tts.engine.serve.app.SPARE", 2)
+        monkeypatch.setattr(connections, "is_loopback", lambda address: False)
+        with running(engine, limits=CallLimits(max_calls=2)) as (port, _):
+            callers = [opened(port, "") for _ in range(2)]
+            answer = ask(port, "GET", "/health")
+            assert answer[0] == 429 and "your address" in error_of(answer)["message"]
+            for caller in callers:
+                caller.close()
+
+    def test_answers_that_wait_are_counted(self, engine):
+        most = text_stream.MOST_WAITING
+
+        async def talk(port):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"http://127.0.0.1:{port}{PATH}/stream") as caller,
+            ):
+                await caller.send_json(CONFIG)
+                await caller.send_json({"type": "input.text", "text": "One apple lies on the table. Two"})
+                for _ in range(most + 20):
+                    await caller.send_json({"type": "input.commit"})
+                while (told := json.loads((await caller.receive(60)).data))["type"] != "error":
+                    pass
+                return told
+
+        with running(engine) as (port, _):
+            told = asyncio.run(talk(port))
+        assert told["code"] == "too_many_messages" and f"{most} answers" in told["message"]
+
+    def test_refused_messages_are_counted(self, engine, monkeypatch):
+        monkeypatch.setattr(text_stream, "MOST_ERRORS", 20)
+
+        async def talk(port):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"http://127.0.0.1:{port}{PATH}/stream") as caller,
+            ):
+                await caller.send_json(CONFIG)
+                for _ in range(30):
+                    await caller.send_str("{")
+                return [json.loads(got.data)["type"] async for got in caller]
+
+        with running(engine) as (port, _):
+            assert asyncio.run(talk(port)) == ["session.configured", *["error"] * 20]
