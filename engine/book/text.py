@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from .book import Book, Paragraph, make_chapters
+from .book import Book, Paragraph, is_scene_break, make_chapters
+from .marks import told
 from .signs import without_low_lines
 
 _WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
@@ -20,7 +22,6 @@ _HEADING = re.compile(
 )
 _MOST_LINES, _MOST_CHARACTERS = 3, 150
 _CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|table des matières|índice", re.IGNORECASE)
-_SCENE = re.compile(r"[\s*#~\-–—_=.•·⁂]+")
 _BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
 # Start and end marks of Project Gutenberg's texts.
@@ -34,10 +35,10 @@ def read_text(text: str, title: str) -> Book:
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
     author, left_out = "", []
     if start := _START.search(text):
-        told = {
+        fields = {
             name: found[1].strip() for name, field in _FIELD.items() if (found := field.search(text, 0, start.end()))
         }
-        title, author = told.get("Title", title), told.get("Author", "")
+        title, author = fields.get("Title", title), fields.get("Author", "")
         end = _END.search(text, start.end())
         text = text[start.end() : end.start() if end else len(text)]
         left_out.append("Project Gutenberg's own words")
@@ -46,11 +47,11 @@ def read_text(text: str, title: str) -> Book:
         if _is_contents(block):
             left_out.append("the table of contents")
         elif is_heading(block):
-            parts.append((block, [Paragraph(_joined(block), is_heading=True)]))
+            parts.append((block, [Paragraph(_joined(block), level=1)]))
         else:
-            said = "" if _SCENE.fullmatch(block) else _joined(block)
-            parts[-1][1].append(Paragraph(said))
-    return Book(title, make_chapters(title, parts), author, tuple(dict.fromkeys(left_out)))
+            parts[-1][1].append(Paragraph("" if is_scene_break(block) else _joined(block)))
+    chapters = make_chapters(title, parts, marks := Counter())
+    return Book(title, chapters, author, (*dict.fromkeys(left_out), *told(marks)))
 
 
 def is_heading(block: str) -> bool:

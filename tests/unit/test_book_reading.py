@@ -54,7 +54,7 @@ def test_plain_text_becomes_chapters(tmp_path):
     path.write_bytes(GUTENBERG.replace("\n", "\r\n").encode())
     book = read_book(path)
     assert (book.title, book.author) == ("A Book", "Ann Author")
-    assert book.left_out == ("Project Gutenberg's own words", "the table of contents")
+    assert book.left_out == ("Project Gutenberg's own words", "the table of contents", "1 note mark")
     assert chapters_of(book) == [
         (
             "CHAPTER I. The Beginning",
@@ -186,7 +186,7 @@ SPOKEN = [
 def test_an_epub_is_split_by_its_table_of_contents(tmp_path):
     book = read_book(epub(tmp_path / "book.epub"))
     assert (book.title, book.author) == ("A Book", "Ann") and chapters_of(book) == SPOKEN
-    assert set(book.left_out) == {"the copyright page"}
+    assert set(book.left_out) == {"the copyright page", "1 note mark", "1 note"}
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "cp1251", "utf-16"])
