@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
+from ..prompt.wrapped import without_invisible
 from .marks import without_marks
 
 BREAK = "[pause 1.5]"  # at the end of a scene, and after a heading
@@ -55,7 +56,7 @@ class Book:
 
 def title_of(text: str) -> str:
     """Shorten a heading to a title of one line."""
-    line = " ".join(text.split())
+    line = " ".join(without_invisible(text).split())
     return line if len(line) <= _LONGEST_TITLE else line[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "..."
 
 

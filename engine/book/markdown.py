@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ..prompt.wrapped import joined_words
 from .book import Book, Paragraph, make_chapters
 from .signs import without_low_lines, without_stars
 from .silent import Silence
@@ -73,7 +74,7 @@ def _blocks(text: str) -> Iterator[str]:
 
     def end(tag: str = "p") -> Iterator[str]:
         if said:
-            yield f"<{tag}>{_markup(chr(10).join(said))}</{tag}>"
+            yield f"<{tag}>{_markup(joined_words(chr(10).join(said)))}</{tag}>"
         said.clear()
 
     for whole in text.split("\n"):

@@ -15,6 +15,7 @@ from .names import parse, speaker_key
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
+from .wrapped import joined_words, without_invisible
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class _CueReader:
         for block in sorted(self._file.blocks, key=lambda block: block.start):
             lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]
             turns = reader.turns(parse(lines), speaker)
-            turns = (replace(turn, text=" ".join(turn.text.split())) for turn in turns)
+            turns = (replace(turn, text=" ".join(joined_words(without_invisible(turn.text)).split())) for turn in turns)
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
             raw = "\n".join(line for line in block.lines if line.strip())
