@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ..prompt.wrapped import joined_words, unwrapped, without_invisible
 from .book import Book, Paragraph, is_scene_break, make_chapters
 from .marks import told
 from .signs import without_low_lines
@@ -22,6 +23,7 @@ _HEADING = re.compile(
 )
 _MOST_LINES, _MOST_CHARACTERS = 3, 150
 _CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|table des matières|índice", re.IGNORECASE)
+_ENDS = frozenset(".!?:…\"'”’»)*")
 _BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
 # Start and end marks of Project Gutenberg's texts.
@@ -68,12 +70,41 @@ def is_heading(block: str) -> bool:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, separated by blank lines, or each line if there are none."""
-    text = text.strip()
+    """Yield paragraphs, separated by blank lines or begun by indents, or each line if there are neither."""
+    text = joined_words(without_invisible(text)).strip("\n")
     parted = _BLANK.split(text)
-    for block in parted if len(parted) > 1 else text.split("\n"):
+    if _has_indents(text.split("\n")):
+        parted = [one for block in parted for one in _at_indents(block)]
+    elif len(parted) == 1:
+        parted = unwrapped(text).split("\n")
+    for block in parted:
         if block.strip():
             yield block.strip()
+
+
+def _has_indents(lines: list[str]) -> bool:
+    """True if indented lines begin paragraphs: others go on in them, and what precedes them ends."""
+    begin = go_on = against = 0
+    before, is_behind_gap = "", True
+    for line in lines:
+        said = line.strip()
+        if said and not is_heading(said):
+            is_end = not before or is_behind_gap or before[-1] in _ENDS or is_heading(before)
+            begin += line[0].isspace()
+            go_on += not line[0].isspace() and not is_behind_gap
+            against += not is_end if line[0].isspace() else is_behind_gap and not is_heading(before or "")
+        before, is_behind_gap = said or before, not said
+    return go_on > 0 and begin > 1 and 5 * against <= begin
+
+
+def _at_indents(block: str) -> Iterator[str]:
+    said: list[str] = []
+    for line in block.split("\n"):
+        if said and (line[:1].isspace() or is_heading(line)):
+            yield "\n".join(said)
+            said = []
+        said.append(line)
+    yield "\n".join(said)
 
 
 def _is_contents(block: str) -> bool:

@@ -295,3 +295,38 @@ def test_a_script_may_have_chapters():
 def test_pronunciations_apply_to_titles_and_text():
     book = said_as(read_book_text("# Nguyen\n\nNguyen spoke.", "T"), read_pronunciations("Nguyen = Win"))
     assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]
+
+
+WRAPPED = """The mill at the end of the valley had stood empty for
+ten years before the new owner came with a cart and a
+lamp to see whether the wheel could be made to turn
+again."""
+INDENTED = """CHAPTER ONE
+    The mill slept. It was
+late in the year.
+    The river rose. Nobody
+came home.
+CHAPTER TWO
+    The road was long."""
+THREE = ["The mill slept. It was late in the year.", "The river rose. Nobody came home.", "The road was long."]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (INDENTED, THREE),
+        (INDENTED.replace("    ", "\t"), None),
+        (INDENTED.replace("    ", "  "), None),
+        (INDENTED.replace("    ", "\u3000"), None),
+        (INDENTED.replace("CHAPTER TWO", "\nCHAPTER TWO\n").replace("ONE\n", "ONE\n\n"), None),
+        (f"CHAPTER ONE\n\n{WRAPPED}\n\nIt fell.", [" ".join(WRAPPED.split()), "It fell."]),
+        (f"{WRAPPED}\nIt fell.", [" ".join(WRAPPED.split()), "It fell."]),
+        ("He sang:\n\n  O moon of mine,\nthat shines\n  On me,\nand thee.\n\nIt set.",
+         ["He sang:", "O moon of mine, that shines On me, and thee.", "It set."]),
+        ("One line.\nAnother line.", ["One line.", "Another line."]),
+    ],
+)  # fmt: skip
+def test_paragraphs_of_plain_text_are_found(text, said):
+    book = read_book_text(text, "T")
+    turns = [turn.text for chapter in book.chapters for turn in chapter.turns if "CHAPTER" not in turn.text]
+    assert turns == (said or THREE)
