@@ -43,7 +43,8 @@ class Script:
 def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
     """Extract pause markers from `text`: [pause], [pause 1.5], [pause:2s], [pause: 500 ms].
 
-    Invisible characters and the line ends of hard-wrapped prose go, too. A number without a unit is in seconds, or in milliseconds above MAX_PAUSE, as other packs write them.
+    A number without a unit is in seconds, or in milliseconds above MAX_PAUSE, as other packs write them. Invisible
+    characters and the line ends of hard-wrapped prose go, too.
     paragraph_gap: seconds of silence between paragraphs, which blank lines separate.
     """
     text = mended(text)
