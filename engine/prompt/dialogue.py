@@ -19,7 +19,7 @@ _NAMED = re.compile(NAME)
 _LISTED = 8  # maximum names in a message
 _ASIDE = re.compile(r"\(([^()]{1,60})\)")  # (softly), on the line below a name
 # Unlikely start of a line of prose: few words, then a sign that does not end a sentence.
-_LIKE_NAME = re.compile(r"[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
+_LIKE_NAME = re.compile(r"(?!.*-->)[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
 
 
 @dataclass(frozen=True)

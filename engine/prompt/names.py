@@ -81,7 +81,7 @@ _MARKUP = frozenset("B I U S P BR HR EM STRONG SPAN DIV SPEAK BREAK VOICE".split
 # What begins a sentence rather than a turn: "Listen: it is late", "Step 1: open the box". A declared name still counts.
 _SAID = re.compile(
     r"(?:listen|look|see|wait|now|remember|note|notes|nota bene|n\.?b\.?|p\.?s\.?|question|answer|tip|hint|warning|"
-    r"caution|attention|important|example|for example|fact|result|conclusion|summary|update|reminder|disclaimer|spoiler|"
+    r"caution|attention|important|example|for example|fact|result|conclusion|summary|update|reminder|spoiler|"
     r"achtung|hinweis|wichtig|merke|beispiel|frage|antwort|tipp|warnung|fazit|remarque|réponse|exemple|conseil|"
     r"attenzione|domanda|risposta|nota|atención|pregunta|respuesta|consejo|ejemplo|atenção|pergunta|resposta|dica|exemplo|"
     r"внимание|вопрос|ответ|важно|пример|примечание|注意|注|问题|問題|提示|回答|質問|答え|例|참고|주의|질문|대답)"
