@@ -189,6 +189,8 @@ def narrate(args: argparse.Namespace) -> int:
     _check_voice(args)
     engine = engine_on(args, config_of(args))
     book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
+    if book.left_out:
+        print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
         if args.voice:

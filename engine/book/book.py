@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
+from ..prompt.wrapped import without_invisible
+from .marks import without_marks
 
 BREAK = "[pause 1.5]"  # at the end of a scene, and after a heading
-_NOTE_MARK = re.compile(r"\[\d{1,3}\]")
+_SAYS = frozenset("!?\"'“”‘’„«»")  # signs of speech without words
+_ORNAMENT = re.compile(r"\W*(?:o\W*[O0]\W*o|[xX](?:\s+[xX]){2})\W*")
 _LONGEST_TITLE = 80
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph's text, or nothing at the end of a scene."""
+    """A paragraph's text, or nothing at the end of a scene. level: of a heading, from 1; else 0."""
 
     text: str
-    is_heading: bool = False
+    level: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,23 +56,25 @@ class Book:
 
 def title_of(text: str) -> str:
     """Shorten a heading to a title of one line."""
-    line = " ".join(text.split())
+    line = " ".join(without_invisible(text).split())
     return line if len(line) <= _LONGEST_TITLE else line[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "..."
 
 
-def make_chapters(title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]]) -> tuple[Chapter, ...]:
+def make_chapters(
+    title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]], left_out: Counter[str]
+) -> tuple[Chapter, ...]:
     """Turn (title, paragraphs) parts into chapters. A part with only a heading joins the next.
 
-    title: the book's, for parts without one.
+    title: the book's, for parts without one. left_out: see `narrated`.
     """
     made: list[Chapter] = []
     waiting: list[Turn] = []  # headings without a text
     for name, paragraphs in parts:
-        turns = narrated(paragraphs)
+        turns = narrated(paragraphs, left_out)
         if not turns:
             continue
         waiting += turns
-        if any(not paragraph.is_heading and is_spoken(paragraph.text) for paragraph in paragraphs):
+        if any(not paragraph.level and is_spoken(paragraph.text) for paragraph in paragraphs):
             made.append(Chapter(title_of(name) or title, tuple(waiting)))
             waiting = []
     if waiting and made:
@@ -78,16 +84,22 @@ def make_chapters(title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]]) 
     return tuple(made)
 
 
-def narrated(paragraphs: Iterable[Paragraph]) -> list[Turn]:
-    """Return paragraphs as the narrator's turns."""
+def is_scene_break(text: str) -> bool:
+    """True if a line has only signs or an ornament, such as * * * or oOo."""
+    is_plain = not any(character.isalnum() or character in _SAYS for character in text)
+    return bool(text.strip()) and (is_plain or (len(text) < 20 and _ORNAMENT.fullmatch(text) is not None))
+
+
+def narrated(paragraphs: Iterable[Paragraph], left_out: Counter[str]) -> list[Turn]:
+    """Return paragraphs as the narrator's turns, without note marks, which are counted in `left_out`."""
     said: list[list[str]] = []  # words of each turn, and the pauses behind them
     for paragraph in paragraphs:
-        text = _NOTE_MARK.sub("", paragraph.text).strip()
+        text = without_marks(paragraph.text, left_out).strip()
         script = read_pauses(text)
-        if is_spoken(script.text):
-            said.append([text, BREAK] if paragraph.is_heading else [text])
+        if is_spoken(script.text) and not is_scene_break(text):
+            said.append([text, BREAK] if paragraph.level else [text])
         elif said and script.pauses:
             said[-1].append(text)
-        elif said and not text and not said[-1][-1].endswith(BREAK):
+        elif said and (not text or is_scene_break(text)) and not said[-1][-1].endswith(BREAK):
             said[-1].append(BREAK)
     return [Turn("", " ".join(parts)) for parts in said]

@@ -17,7 +17,8 @@ from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
 from ..core.errors import HiggsError, shown_name
 from ..files.plain_text import decode_text, doubts
 from .book import Book, Paragraph, make_chapters
-from .xhtml import Document, links_in, read_document
+from .silent import Silence, hidden_by
+from .xhtml import Document, links_in, read_document, sheets_of
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # in XML or HTML
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
@@ -73,6 +74,8 @@ class _EpubReader:
 
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self._path, self._archive, self._left_out, self._warnings = path, archive, [], []
+        self._silence = Silence()
+        self._sheets: dict[str, set[str]] = {}  # the selectors that each hides
         self._names = {name.casefold(): name for name in archive.namelist()}
         self._bytes, self._tags = MOST_BOOK_BYTES, MOST_BOOK_TAGS  # remaining limits
 
@@ -81,20 +84,29 @@ class _EpubReader:
         if not {*package.spine}.isdisjoint(self._encrypted()):
             raise HiggsError(f"{self._path} is protected (DRM) and cannot be read. Use an unprotected copy.")
         kept = list(self._documents(package))
-        chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
-        left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # the first stands for all
+        chapters = make_chapters(package.title, self._parts(kept, self._contents(package)), self._silence.left_out)
+        left_out = (*dict.fromkeys(self._left_out), *self._silence.told)
+        warnings = (*self._warnings[:1], *self._silence.warnings)  # the first stands for all
         return Book(package.title, chapters, package.author, left_out, warnings=warnings)
 
     def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
         """Yield (name, document) of each spine file that is read aloud."""
         lines = 0
         for name in filter(self._find, package.spine):
-            document = read_document(self._text(name))
+            text = self._text(name)
+            hidden = set().union(*(self._hidden_by(self._resolve(name, href)) for href in sheets_of(text)))
+            document = read_document(text, posixpath.basename(name), self._silence, hidden)
             lines += len(document.paragraphs)
             if lines > MOST_BOOK_LINES:
                 raise HiggsError(f"{self._path} has more than {MOST_BOOK_LINES:,} paragraphs. Split the book.")
             if self._is_read(name, document, package):
                 yield name, document
+
+    def _hidden_by(self, sheet: str) -> set[str]:
+        if sheet not in self._sheets:
+            css = self._data(sheet).decode("utf-8", "ignore") if self._find(sheet) else ""
+            self._sheets[sheet] = hidden_by(css)
+        return self._sheets[sheet]
 
     def _is_read(self, name: str, document: Document, package: _Package) -> bool:
         why = next((_LEFT_OUT[kind] for kind in document.kinds if kind in _LEFT_OUT), "")
@@ -113,7 +125,7 @@ class _EpubReader:
             if (name, "") in contents:
                 starts[0] = contents[name, ""]
             elif not contents:
-                starts[0] = next((one.text for one in document.paragraphs if one.is_heading), "")
+                starts[0] = next((one.text for one in document.paragraphs if one.level), "")
             for at, paragraph in enumerate(document.paragraphs):
                 if at in starts:
                     yield title, said

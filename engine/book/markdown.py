@@ -1,31 +1,37 @@
-"""Markdown as chapters: split at # headings, without formatting marks."""
+"""Markdown as chapters: split at # headings, without formatting marks. Its blocks are read as HTML, like an EPUB's."""
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ..prompt.wrapped import joined_words
 from .book import Book, Paragraph, make_chapters
 from .signs import without_low_lines, without_stars
+from .silent import Silence
+from .xhtml import read_document
 
 _FRONT = re.compile(r"---[^\S\n]*\n(.*?)\n(?:---|\.\.\.)[^\S\n]*(?:\n|$)", re.DOTALL)
 _FIELD = re.compile(r"^(title|author):[^\S\n]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_OPEN = re.compile(r"<(?=[!?])")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[^\S\n]*")
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _QUOTE = re.compile(r"(?: {0,3}> ?){1,9}")
 _ITEM = re.compile(r"\s*[-*+][^\S\n]+")
 _NUMBERED = re.compile(r"\s*\d+[.)][^\S\n]+")
-_DEFINITION = re.compile(r" {0,3}\[[^\]\n]+\]:[^\S\n]*\S")  # of a link or a footnote
+_DEFINITION = re.compile(r" {0,3}\[(\^?)[^\]\n]+\]:[^\S\n]*\S")  # of a link or a footnote
+_INDENTED = re.compile(r"(?: {4}|\t)\s*\S")  # also a footnote's further paragraphs
 # No pattern looks beyond the next bracket of its kind, so a line of a million brackets takes linear time.
 _TARGET = r"(?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*){0,4}\)|\[[^\[\]\n]*\])"
 _LINKS = [
-    (re.compile(rf"!\[[^\[\]\n]*\]{_TARGET}"), ""),  # an image
-    (re.compile(r"\[\^[^\[\]\n]+\]"), ""),  # a footnote mark
-    (re.compile(rf"\[([^\[\]\n]*)\]{_TARGET}"), r"\1"),  # a link
+    (re.compile(rf"!\[[^\[\]\n]*\]{_TARGET}"), "<img>"),
+    (re.compile(r"\[\^[^\[\]\n]+\]"), '<a role="doc-noteref">*</a>'),
+    (re.compile(r"\[([^\[\]\n]*)\]\((#[^()\s\"]*)[^()\n]*\)"), r'<a href="\2">\1</a>'),  # inside the text
+    (re.compile(rf"\[([^\[\]\n]*)\]{_TARGET}"), r"\1"),
     (re.compile(r"<(https?://[^\s<>]+)>"), r"\1"),
-    (re.compile(r"</?[A-Za-z][^<>|]*>"), ""),  # HTML; <|...|> is a control tag
 ]
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
@@ -42,7 +48,11 @@ def read_markdown(text: str, title: str) -> Book:
         title, author = told.get("title", title), told.get("author", "")
         text = text[front.end() :]
     closed, end, rest = text.rpartition("-->")  # no comment ends after the last one
-    blocks = list(_blocks(_COMMENT.sub("", closed + end) + rest))
+    silence = Silence()
+    document = read_document(
+        "".join(_blocks(_OPEN.sub("&lt;", _COMMENT.sub("", closed + end) + rest))), silence=silence
+    )
+    blocks = [(one.level, _plain(one.text)) for one in document.paragraphs]
     counts = Counter(level for level, _ in blocks if level)
     level = min((level for level, count in counts.items() if count > 1), default=min(counts, default=0))
     first = next(((at, plain) for at, plain in blocks if at or plain), (0, ""))
@@ -52,38 +62,44 @@ def read_markdown(text: str, title: str) -> Book:
     for at, plain in blocks:
         if 0 < at <= level:
             parts.append((plain, []))
-        parts[-1][1].append(Paragraph(plain, is_heading=at > 0))
-    return Book(title, make_chapters(title, parts), author)
+        parts[-1][1].append(Paragraph(plain, at))
+    chapters = make_chapters(title, parts, silence.left_out)
+    return Book(title, chapters, author, tuple(silence.told), warnings=tuple(silence.warnings))
 
 
-def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (heading level or 0, text) of each paragraph. An empty text is a break."""
+def _blocks(text: str) -> Iterator[str]:
+    """Yield each paragraph and heading as HTML."""
     said: list[str] = []
-    fenced = False
+    fenced = in_note = False
 
-    def end() -> Iterator[tuple[int, str]]:
-        if plain := _plain(" ".join(said)):
-            yield 0, plain
+    def end(tag: str = "p") -> Iterator[str]:
+        if said:
+            yield f"<{tag}>{_markup(joined_words(chr(10).join(said)))}</{tag}>"
         said.clear()
 
     for whole in text.split("\n"):
         line = _QUOTE.sub("", whole, count=1) if _QUOTE.match(whole) else whole
+        in_note = in_note and (not line.strip() or _INDENTED.match(line) is not None)
         if _FENCE.match(line):
             fenced = not fenced
             yield from end()
         elif fenced:
-            said.append(line.strip())
+            said.append(html.escape(line.strip(), quote=False))
+        elif in_note:
+            continue
         elif level := _level(line):
             yield from end()
-            yield level, _plain(_title(line))
+            yield f"<h{level}>{_markup(_title(line))}</h{level}>"
         elif said and (under := _UNDERLINE.fullmatch(line)):
-            plain = _plain(" ".join(said))
-            said.clear()
-            yield 1 if under[1][0] == "=" else 2, plain
+            yield from end("h1" if under[1][0] == "=" else "h2")
         elif _is_rule(line):
             yield from end()
-            yield 0, ""
-        elif not line.strip() or _DEFINITION.match(line):
+            yield "<hr>"
+        elif definition := _DEFINITION.match(line):
+            yield from end()
+            if in_note := bool(definition[1]):
+                yield '<aside role="doc-footnote">note</aside>'
+        elif not line.strip():
             yield from end()
         else:
             if item := _ITEM.match(line) or _NUMBERED.match(line):
@@ -115,7 +131,11 @@ def _is_rule(line: str) -> bool:
     return len(signs) > 2 and signs[0] in "*-_" and signs[0] == begins and not signs.strip(begins)
 
 
-def _plain(text: str) -> str:
+def _markup(text: str) -> str:
     for pattern, instead in _LINKS:
         text = pattern.sub(instead, text)
+    return text
+
+
+def _plain(text: str) -> str:
     return " ".join(_ESCAPED.sub(r"\1", without_low_lines(without_stars(text))).split())

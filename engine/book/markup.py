@@ -14,7 +14,8 @@ from ..files.plain_text import unescape
 _NAME = re.compile(r"(?:/\s*)?([A-Za-z][^\s/>]*)")
 _END = re.compile(r""">|=\s*(["'])""")  # of a tag, or where a quoted value begins
 _WANTED = re.compile(
-    r"""(?<![^\s"'/])(id|epub:type|role|href)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']\S*))|=\s*(?:"[^"]*"|'[^']*')""",
+    r"""(?<![^\s"'/])(id|epub:type|role|href|class|style|hidden|aria-hidden|rel)\s*=\s*"""
+    r"""(?:"([^"]*)"|'([^']*)'|([^\s"']\S*))|(?<![^\s"'/])(hidden)(?![^\s/])|=\s*(?:"[^"]*"|'[^']*')""",
     re.IGNORECASE,
 )
 # Where content without tags begins and ends. An element of _RAW ends with its own end tag.
@@ -78,6 +79,7 @@ def _end_of_tag(text: str, at: int) -> int:
 
 def _tag(name: re.Match, body: str) -> Tag:
     is_end = name[0].startswith("/")
-    wanted = _WANTED.finditer(body) if "=" in body else ()
-    attributes = {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in wanted if one[1]}
+    wanted = _WANTED.finditer(body) if body.strip("/ ") else ()
+    found = ((one[1] or one[5], one[2] or one[3] or one[4] or "") for one in wanted)
+    attributes = {key.lower(): unescape(value) for key, value in found if key}
     return Tag(name[1].lower(), attributes, not is_end, is_end or body.endswith("/"))

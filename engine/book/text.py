@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from .book import Book, Paragraph, make_chapters
+from ..prompt.wrapped import joined_words, unwrapped, without_invisible
+from .book import Book, Paragraph, is_scene_break, make_chapters
+from .marks import told
 from .signs import without_low_lines
 
 _WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
@@ -20,7 +23,7 @@ _HEADING = re.compile(
 )
 _MOST_LINES, _MOST_CHARACTERS = 3, 150
 _CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|table des matières|índice", re.IGNORECASE)
-_SCENE = re.compile(r"[\s*#~\-–—_=.•·⁂]+")
+_ENDS = frozenset(".!?:…\"'”’»)*")
 _BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
 # Start and end marks of Project Gutenberg's texts.
@@ -34,10 +37,10 @@ def read_text(text: str, title: str) -> Book:
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
     author, left_out = "", []
     if start := _START.search(text):
-        told = {
+        fields = {
             name: found[1].strip() for name, field in _FIELD.items() if (found := field.search(text, 0, start.end()))
         }
-        title, author = told.get("Title", title), told.get("Author", "")
+        title, author = fields.get("Title", title), fields.get("Author", "")
         end = _END.search(text, start.end())
         text = text[start.end() : end.start() if end else len(text)]
         left_out.append("Project Gutenberg's own words")
@@ -46,11 +49,11 @@ def read_text(text: str, title: str) -> Book:
         if _is_contents(block):
             left_out.append("the table of contents")
         elif is_heading(block):
-            parts.append((block, [Paragraph(_joined(block), is_heading=True)]))
+            parts.append((block, [Paragraph(_joined(block), level=1)]))
         else:
-            said = "" if _SCENE.fullmatch(block) else _joined(block)
-            parts[-1][1].append(Paragraph(said))
-    return Book(title, make_chapters(title, parts), author, tuple(dict.fromkeys(left_out)))
+            parts[-1][1].append(Paragraph("" if is_scene_break(block) else _joined(block)))
+    chapters = make_chapters(title, parts, marks := Counter())
+    return Book(title, chapters, author, (*dict.fromkeys(left_out), *told(marks)))
 
 
 def is_heading(block: str) -> bool:
@@ -67,12 +70,41 @@ def is_heading(block: str) -> bool:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield paragraphs, separated by blank lines, or each line if there are none."""
-    text = text.strip()
+    """Yield paragraphs, separated by blank lines or begun by indents, or each line if there are neither."""
+    text = joined_words(without_invisible(text)).strip("\n")
     parted = _BLANK.split(text)
-    for block in parted if len(parted) > 1 else text.split("\n"):
+    if _has_indents(text.split("\n")):
+        parted = [one for block in parted for one in _at_indents(block)]
+    elif len(parted) == 1:
+        parted = unwrapped(text).split("\n")
+    for block in parted:
         if block.strip():
             yield block.strip()
+
+
+def _has_indents(lines: list[str]) -> bool:
+    """True if indented lines begin paragraphs: others go on in them, and what precedes them ends."""
+    begin = go_on = against = 0
+    before, is_behind_gap = "", True
+    for line in lines:
+        said = line.strip()
+        if said and not is_heading(said):
+            is_end = not before or is_behind_gap or before[-1] in _ENDS or is_heading(before)
+            begin += line[0].isspace()
+            go_on += not line[0].isspace() and not is_behind_gap
+            against += not is_end if line[0].isspace() else is_behind_gap and not is_heading(before or "")
+        before, is_behind_gap = said or before, not said
+    return go_on > 0 and begin > 1 and 5 * against <= begin
+
+
+def _at_indents(block: str) -> Iterator[str]:
+    said: list[str] = []
+    for line in block.split("\n"):
+        if said and (line[:1].isspace() or is_heading(line)):
+            yield "\n".join(said)
+            said = []
+        said.append(line)
+    yield "\n".join(said)
 
 
 def _is_contents(block: str) -> bool:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .book import Paragraph
+from .book import Paragraph, is_scene_break
 from .markup import read_markup
+from .silent import Silence, kinds_of
+from .tree import BLOCKS, HEADINGS, Element, read_tree
 
-_HEADINGS = {f"h{level}" for level in range(1, 7)}
-_BLOCKS = _HEADINGS | set(
-    "p div section article aside header footer main body blockquote li ul ol dl dt dd tr td th table caption figure "
-    "figcaption pre address center".split()
-)
-_SILENT = set("head style script title svg math rt rp nav audio video object template".split())
-_VOID = set("area base br col embed hr img input link meta source track wbr".split())
-_SILENT_KINDS = set(
-    "noteref footnote endnote rearnote footnotes endnotes rearnotes pagebreak doc-noteref doc-footnote doc-endnotes "
-    "doc-backlink doc-pagebreak".split()
-)
+_HEAD = 20_000  # characters of a document that hold its links to style sheets
 
 
 @dataclass
@@ -31,12 +22,22 @@ class Document:
     kinds: list[str] = field(default_factory=list)
 
 
-def read_document(text: str) -> Document:
-    """Read a file of XHTML or HTML, however broken."""
+def read_document(text: str, name: str = "", silence: Silence | None = None, hidden: Iterable[str] = ()) -> Document:
+    """Read a file of XHTML or HTML, however broken.
+
+    name: of the file, without folders. silence: of the book. hidden: see `hidden_by`.
+    """
+    root = read_tree(text)
+    (silence or Silence()).leave_out(root, name, hidden)
     reader = _Paragraphs()
-    reader.read(text)
-    reader.end_paragraph()
+    reader.read(root)
     return reader.document
+
+
+def sheets_of(text: str) -> list[str]:
+    """Return the links to style sheets in a document's head."""
+    tags = (one for one in read_markup(text[:_HEAD]) if not isinstance(one, str) and one.name == "link")
+    return [one.attributes.get("href", "") for one in tags if "stylesheet" in one.attributes.get("rel", "").lower()]
 
 
 def links_in(text: str) -> list[tuple[int, str, str]]:
@@ -46,12 +47,65 @@ def links_in(text: str) -> list[tuple[int, str, str]]:
     return reader.links
 
 
-def _kinds_of(attributes: Mapping[str, str]) -> list[str]:
-    return (f"{attributes.get('epub:type', '')} {attributes.get('role', '')}").lower().split()
+class _Paragraphs:
+    def __init__(self):
+        self.document = Document()
+        self._said: list[str] = []
+        self._level = 0  # of the open heading
+
+    def read(self, root: Element) -> None:
+        for one in root.walk():
+            if isinstance(one, str):
+                self._said.append(" ".join(one.split("\n")))
+            elif one[1]:
+                self._start(one[0])
+            elif one[0].name in BLOCKS:
+                self._end_paragraph()
+                self._level = 0 if HEADINGS.get(one[0].name) == self._level else self._level
+        self._end_paragraph()
+
+    def _start(self, element: Element) -> None:
+        tag, paragraphs = element.name, self.document.paragraphs
+        if tag in BLOCKS:
+            self._end_paragraph()
+            self._level = HEADINGS.get(tag, self._level)
+        if name := element.attributes.get("id"):
+            self.document.anchors.setdefault(name, len(paragraphs))
+        if tag in ("html", "body") or (tag == "section" and element.parts and not paragraphs):
+            self.document.kinds += kinds_of(element.attributes)
+        elif tag == "br":
+            self._said.append("\n")
+        elif tag == "hr":
+            self._end_paragraph()
+            paragraphs.append(Paragraph(""))
+
+    def _end_paragraph(self) -> None:
+        lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
+        self._said, together = [], []
+        for line in filter(None, lines):
+            if is_scene_break(line):
+                self._add(together)
+                self._add([line])
+                together = []
+            else:
+                together.append(line)
+        self._add(together)
+
+    def _add(self, lines: list[str]) -> None:
+        if lines:
+            self.document.paragraphs.append(Paragraph("\n".join(lines), self._level))
 
 
-class _XHTMLReader:
-    def read(self, text: str):
+class _Links:
+    """Links in <nav epub:type="toc">, or in the first <nav> if there is none."""
+
+    def __init__(self):
+        self._navs: dict[int, list[tuple[int, str, str]]] = {}
+        self._chosen, self._open, self._depth = 0, 0, 0
+        self._href: str | None = None
+        self._label: list[str] = []
+
+    def read(self, text: str) -> None:
         for one in read_markup(text):
             if isinstance(one, str):
                 self._say(one)
@@ -61,79 +115,6 @@ class _XHTMLReader:
             if one.ends:
                 self._end(one.name)
 
-    def _say(self, text: str): ...
-
-    def _start(self, tag: str, attributes: Mapping[str, str]): ...
-
-    def _end(self, tag: str): ...
-
-
-class _Paragraphs(_XHTMLReader):
-    def __init__(self):
-        self.document = Document()
-        self._said: list[str] = []
-        self._heading = ""  # tag of the open heading
-        self._silent: list[str] = []  # open elements, from the first that is not read aloud
-        self._open = Counter()  # number of them, by name
-
-    def _start(self, tag: str, attributes: Mapping[str, str]):
-        if (name := attributes.get("id")) and not self._silent:
-            if tag in _BLOCKS:
-                self.end_paragraph()
-            self.document.anchors.setdefault(name, len(self.document.paragraphs))
-        kinds = _kinds_of(attributes)
-        if tag in ("html", "body") or (tag == "section" and not self.document.paragraphs and not self._silent):
-            self.document.kinds += kinds
-        if tag in _VOID:
-            self._void(tag)
-        elif self._silent or tag in _SILENT or (tag not in ("html", "body", "section") and _SILENT_KINDS & {*kinds}):
-            self._silent.append(tag)
-            self._open[tag] += 1
-        elif tag in _BLOCKS:
-            self.end_paragraph()
-            self._heading = tag if tag in _HEADINGS else self._heading
-
-    def _void(self, tag: str):
-        if self._silent:
-            return
-        if tag == "br":
-            self._said.append("\n")
-        elif tag == "hr":
-            self.end_paragraph()
-            self.document.paragraphs.append(Paragraph(""))
-
-    def _end(self, tag: str):
-        if self._silent:
-            while self._open[tag]:  # and all that was left open inside it
-                last = self._silent.pop()
-                self._open[last] -= 1
-                if last == tag:
-                    break
-        elif tag in _BLOCKS:
-            self.end_paragraph()
-            self._heading = "" if tag == self._heading else self._heading
-
-    def _say(self, text: str):
-        if not self._silent:
-            self._said.append(" ".join(text.split("\n")))
-
-    def end_paragraph(self) -> None:
-        """End the current paragraph."""
-        lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
-        self._said = []
-        if text := "\n".join(filter(None, lines)):
-            self.document.paragraphs.append(Paragraph(text, is_heading=bool(self._heading)))
-
-
-class _Links(_XHTMLReader):
-    """Links in <nav epub:type="toc">, or in the first <nav> if there is none."""
-
-    def __init__(self):
-        self._navs: dict[int, list[tuple[int, str, str]]] = {}
-        self._chosen, self._open, self._depth = 0, 0, 0
-        self._href: str | None = None
-        self._label: list[str] = []
-
     @property
     def links(self) -> list[tuple[int, str, str]]:
         return self._navs.get(self._chosen or 1, [])
@@ -142,7 +123,7 @@ class _Links(_XHTMLReader):
         if tag == "nav":
             self._open, self._depth = len(self._navs) + 1, 0
             self._navs[self._open] = []
-            if {"toc", "doc-toc"} & {*_kinds_of(attributes)}:
+            if {"toc", "doc-toc"} & {*kinds_of(dict(attributes))}:
                 self._chosen = self._open
         elif self._open and tag in ("ol", "ul"):
             self._depth += 1

@@ -43,7 +43,10 @@ def read_blocks(text: str) -> CueFile:
     Raises HiggsError if no cue is left.
     """
     lines = text.lstrip("\ufeff").replace("\0", "").splitlines()
-    places = [place for place in range(len(lines)) if _are_times(lines, place)]
+    places: list[int] = []
+    for place in range(len(lines)):
+        if _are_times(lines, place, places):
+            places.append(place)
     if not places:
         raise HiggsError(
             "there are no cues: no line looks like 00:00:01,000 --> 00:00:03,500. Enter the text of an SRT or VTT "
@@ -72,16 +75,18 @@ def read_blocks(text: str) -> CueFile:
     return CueFile(blocks, [] if is_vtt else lines[: places[0]], few(wrong, most=5))
 
 
-def _are_times(lines: Sequence[str], place: int) -> bool:
-    """True if a line has a cue's times, even broken or with a wrong arrow."""
-    if "-->" in lines[place]:
-        return True
-    if not lines[place].lstrip()[:1].isdigit():
+def _are_times(lines: Sequence[str], place: int, places: Sequence[int]) -> bool:
+    """True if a line has a cue's times, even broken or with a wrong arrow. places: of the times before it.
+
+    Inside a cue they are text: directly below a numbered cue's times, or without what precedes a cue.
+    """
+    line, before = lines[place].strip()[:_LOOK], lines[place - 1].strip() if place else ""
+    may_begin = not before or _NUMBER.fullmatch(before) is not None
+    if "-->" not in lines[place]:
+        return may_begin and line[:1].isdigit() and _LIKE_TIMES.match(line) is not None
+    if places and places[-1] == place - 1 and place > 1 and _NUMBER.fullmatch(lines[place - 2].strip()):
         return False
-    before = lines[place - 1].strip() if place else ""
-    return (not before or _NUMBER.fullmatch(before) is not None) and (
-        _LIKE_TIMES.match(lines[place].strip()[:_LOOK]) is not None
-    )
+    return _TIMES.match(line) is not None or (may_begin and any(map(str.isdigit, line)))
 
 
 def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -> int | None:

@@ -6,15 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..core.errors import few, shown_name
 from ..files.plain_text import unescape
-from .cue_blocks import read_blocks
-from .dialogue import DialogueReader, heads_unused, read_head
+from .cue_blocks import Block, read_blocks
+from .dialogue import DialogueReader, heads_unused, listed, read_head
 from .names import parse, speaker_key
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
+from .wrapped import joined_words, without_invisible
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,9 @@ _STYLE = re.compile(
 _SAYS = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")  # WebVTT voice tag
 _BREAK = re.compile(r"\\[Nn]|<br\s*/?>")  # line break, in files converted from other formats
 _MUSIC = re.compile(r"[\u2669-\u266c]|^\s*#+(?=\s|$)|(?<=\s)#+\s*$")
+_NOTES = re.compile(r"[\u2669-\u266c]+")
+_SONG = re.compile(rf"{_NOTES.pattern}[^\u2669-\u266c]*(?:{_NOTES.pattern}|\Z)")
+_HASHES = re.compile(r"#+\s.*\s#+")
 _LEAD = re.compile(r"^\s*(?:[-\u2010-\u2015\u2212]+\s*(?=[^\s\d])|>>+\s*)")  # change of speaker
 _BRACKETS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
 
@@ -118,8 +123,13 @@ class _CueReader:
     def __init__(self, text: str):
         self._file = read_blocks(text)
         self._tagged: list[str] = []  # names in <v Name>
+        self._songs, self._dashed = Counter(), []  # songs, and numbers of cues of several lines with dashes
         for block in self._file.blocks:
-            block.said = [said for line in block.lines for said in self._plain(line)]
+            lines = [said for line in block.lines for said in self._plain(line)]
+            if sum(_LEAD.match(line) is not None for line in lines) > 1:
+                self._dashed.append(block.number)
+            block.said = [_LEAD.sub("", _MUSIC.sub(" ", line)).strip() for line in self._unsung(lines)]
+        self._repeated = _drop_rolling(self._file.blocks)
         self._parsed = [parse(line for line in block.said if not _describes(line)) for block in self._file.blocks]
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
         found = DialogueReader(self._parsed, self.head, are_cues=True).found_names
@@ -138,8 +148,23 @@ class _CueReader:
 
         line = _BREAK.sub("\n", _SAYS.sub(name, line)).replace("\\h", " ")
         line = unescape(_STYLE.sub("", line))
-        for one in line.splitlines():
-            yield _LEAD.sub("", _MUSIC.sub(" ", one)).strip()
+        yield from line.splitlines()
+
+    def _unsung(self, lines: list[str]) -> list[str]:
+        """Return a cue's lines without its songs: between notes, behind the only one, or before it in the last line."""
+
+        def drop(song: re.Match | str) -> str:
+            text = " ".join((song if isinstance(song, str) else song[0]).split())
+            if any(map(str.isalnum, text)):
+                self._songs[text] += 1
+            return ""
+
+        whole = "\n".join(drop(line) if _HASHES.fullmatch(line.strip()) else line for line in lines)
+        notes = [match.end() for match in _NOTES.finditer(whole)]
+        before, _, last = whole.rpartition("\n")
+        if notes == [len(whole.rstrip())] and any(map(str.isalnum, last)):
+            return [*before.split("\n"), drop(last)]
+        return _SONG.sub(drop, whole).split("\n")
 
     def read(self, known: Iterable[str], anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
         known = [*known, *self.head]
@@ -148,17 +173,47 @@ class _CueReader:
         for block in sorted(self._file.blocks, key=lambda block: block.start):
             lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]
             turns = reader.turns(parse(lines), speaker)
-            turns = (replace(turn, text=" ".join(turn.text.split())) for turn in turns)
+            turns = (replace(turn, text=" ".join(joined_words(without_invisible(turn.text)).split())) for turn in turns)
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
             raw = "\n".join(line for line in block.lines if line.strip())
             cues.append(CueTurns(block.number, block.start, block.stop, raw, turns))
+        return CueSheet(tuple(cues), self.head, tuple(self._told(cues, reader, left_out)))
+
+    def _told(self, cues: list[CueTurns], reader: DialogueReader, left_out: Counter[str]) -> list[str]:
         said = [turn for cue in cues for turn in cue.turns]
         warnings = [*self._file.warnings, *few(reader.warnings), *reader.doubts(said), *heads_unused(self.head, said)]
+        dashed = {*self._dashed}
+        one_voice = [cue.number for cue in cues if cue.number in dashed and len(cue.turns) == 1]
+        if one_voice:
+            places = listed([f"Cue {number}" for number in one_voice])
+            warnings.append(f"One voice speaks all lines with dashes, since they have no names: {places}.")
+        if self._repeated:
+            warnings.append(f"Lines that rolling captions repeat were spoken once: {self._repeated:,} left out.")
+        if self._songs:
+            warnings.append(f"Songs were not spoken: {_first(self._songs)}. Remove the notes if they should be.")
         if left_out:
-            shown = [shown_name(text) for text, _ in left_out.most_common(3)] + ["..."] * (len(left_out) > 3)
-            warnings.append(f"Sound descriptions were not spoken: {', '.join(shown)}.")
-        return CueSheet(tuple(cues), self.head, tuple(warnings))
+            warnings.append(f"Sound descriptions were not spoken: {_first(left_out)}.")
+        return warnings
+
+
+def _first(counts: Counter[str]) -> str:
+    return ", ".join([shown_name(text) for text, _ in counts.most_common(3)] + ["..."] * (len(counts) > 3))
+
+
+def _drop_rolling(blocks: Iterable[Block]) -> int:
+    """Drop lines of rolling captions, if most cues begin with the end of the cue before. Return how many."""
+    said = [[line for line in block.said if line] for block in blocks]
+    repeats = [
+        next((most for most in range(min(4, len(now), len(before)), 0, -1) if before[-most:] == now[:most]), 0)
+        for before, now in pairwise(said)
+    ]
+    grow = any(0 < count < len(now) for count, now in zip(repeats, said[1:], strict=False))
+    if not grow or len(repeats) < 2 or 2 * sum(map(bool, repeats)) <= len(repeats):
+        return 0
+    for block, now, count in zip(list(blocks)[1:], said[1:], repeats, strict=False):
+        block.said = now[count:]
+    return sum(repeats)
 
 
 def _describes(line: str) -> bool:

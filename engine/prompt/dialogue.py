@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..core.config import MAX_NAMES
 from ..core.errors import HiggsError, few, shown, shown_name
-from .names import NAME, Form, ParsedLine, Start, is_loud, parse, speaker_key
+from .names import NAME, Form, ParsedLine, Start, is_loud, is_said, parse, speaker_key
 from .script import Turn, is_comment
 from .tags import every_tag, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
@@ -19,7 +19,7 @@ _NAMED = re.compile(NAME)
 _LISTED = 8  # maximum names in a message
 _ASIDE = re.compile(r"\(([^()]{1,60})\)")  # (softly), on the line below a name
 # Unlikely start of a line of prose: few words, then a sign that does not end a sentence.
-_LIKE_NAME = re.compile(r"[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
+_LIKE_NAME = re.compile(r"(?!.*-->)[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,8 @@ class DialogueReader:
     def doubts(self, turns: Iterable[Turn]) -> list[str]:
         """Return a warning per ambiguity."""
         speakers = {speaker_key(turn.speaker): turn.speaker for turn in turns if turn.speaker}
+        if not speakers and (told := self._said_as_text(2)):
+            return told
         if not speakers:
             return [_NO_SPEAKER] if self._looks_like_script() else []
         doubts = []
@@ -185,6 +187,7 @@ class DialogueReader:
         if once:
             each = " each" if len(once) > 1 else ""
             doubts.append(f"{listed(once)} {_has(once)} only one line{each}. If that is a mistake, correct the script.")
+        doubts += self._said_as_text(1)
         if alike := [line for line, start, _ in self._lines if start is None and self._is_like_name(line)]:
             doubts.append(
                 f"{shown(alike[0].strip())} was read as text, because it does not start with a name and a colon."
@@ -193,6 +196,19 @@ class DialogueReader:
             line, speaker = self._unnamed[0]
             doubts.append(f"{shown(line)} has no name above it, so {speaker}, who spoke last, speaks it.")
         return doubts
+
+    def _said_as_text(self, least: int) -> list[str]:
+        """Return a warning if at least so many lines begin like names with words such as Note."""
+        starts = [start for _, start, _ in self._lines if start and self._is_said(start)]
+        names = list(dict.fromkeys(start.name for start in starts))
+        if len(starts) < least:
+            return []
+        return [
+            f"{listed(names)} {_was(names)} read as text, not as a speaker. If that is wrong, give the name a voice."
+        ]
+
+    def _is_said(self, start: Start) -> bool:
+        return start.form is Form.COLON and start.key not in self._names and is_said(start.name)
 
     def _weak_forms(self, are_cues: bool) -> set[Form]:
         """Return the forms also found in prose, if other evidence marks them as names here."""
@@ -221,6 +237,8 @@ class DialogueReader:
     def _is_candidate(self, start: Start) -> bool:
         """True if it may begin a turn in this script. [this|that] does not, unless "this" is a name."""
         if start.form not in self._forms or (start.form is Form.ALONE and not self._may_be_alone(start)):
+            return False
+        if self._is_said(start):
             return False
         return start.key in self._names or all(":" in setting for setting in start.settings)
 

@@ -78,6 +78,18 @@ _HEADING = re.compile(
 _ROMAN = re.compile(r"X{0,3}(?:IX|IV|V?I{0,3})")  # chapter numbers
 _SMALL = frozenset("and da de del der di la le of the van von y".split())  # words inside names
 _MARKUP = frozenset("B I U S P BR HR EM STRONG SPAN DIV SPEAK BREAK VOICE".split())
+# What begins a sentence rather than a turn: "Listen: it is late", "Step 1: open the box". A declared name still counts.
+_SAID = re.compile(
+    r"(?:listen|look|see|wait|now|remember|note|notes|nota bene|n\.?b\.?|p\.?s\.?|question|answer|tip|hint|warning|"
+    r"caution|attention|important|example|for example|fact|result|conclusion|summary|update|reminder|spoiler|"
+    r"achtung|hinweis|wichtig|merke|beispiel|frage|antwort|tipp|warnung|fazit|remarque|réponse|exemple|conseil|"
+    r"attenzione|domanda|risposta|nota|atención|pregunta|respuesta|consejo|ejemplo|atenção|pergunta|resposta|dica|exemplo|"
+    r"внимание|вопрос|ответ|важно|пример|примечание|注意|注|问题|問題|提示|回答|質問|答え|例|참고|주의|질문|대답)"
+    r"|(?:step|day|week|month|year|lesson|tip|rule|question|answer|example|item|point|section|figure|table|note|option|"
+    r"problem|exercise|reason|part|phase|stage|level|round|game|track|verse|schritt|tag|frage|regel|étape|jour|règle|"
+    r"paso|día|pregunta|regla|passo|giorno|dia|шаг|день|урок)\s+(?:\d+|[ivx]+|one|two|three|four|five|six)",
+    re.IGNORECASE,
+)
 _RESERVED = frozenset(
     speaker_key(word) for category, values in TAG_VALUES.items() for word in (category, *values, "pause", "speed")
 )
@@ -96,6 +108,11 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
             start = None
         found.append(ParsedLine(line, start, start is None and _is_neutral(line)))
     return found
+
+
+def is_said(name: str) -> bool:
+    """True if a word before a colon is rather part of the text than a speaker."""
+    return _SAID.fullmatch(name) is not None
 
 
 def is_loud(start: Start) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..core.config import MAX_PAUSE
 from ..core.errors import few, shown_name
 from .said import Respelling, SaidText
+from .wrapped import mended
 
 PAUSE = 0.5  # seconds of a [pause] without a length
 _LONGEST = 40  # maximum characters of a length
@@ -50,9 +51,11 @@ class Script:
 def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
     """Extract pause markers from `text`: [pause], [pause 1.5], [pause:2s], [pause: 500 ms].
 
-    A number without a unit is in seconds, or in milliseconds above MAX_PAUSE, as other packs write them.
+    A number without a unit is in seconds, or in milliseconds above MAX_PAUSE, as other packs write them. Invisible
+    characters and the line ends of hard-wrapped prose go, too.
     paragraph_gap: seconds of silence between paragraphs, which blank lines separate.
     """
+    text = mended(text)
     parts, pauses, warnings, length, end = [], [], [], 0, 0
     for marker in _MARKER.finditer(text):
         parts += [text[end : marker.start()], " "]

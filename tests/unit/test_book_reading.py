@@ -54,7 +54,7 @@ def test_plain_text_becomes_chapters(tmp_path):
     path.write_bytes(GUTENBERG.replace("\n", "\r\n").encode())
     book = read_book(path)
     assert (book.title, book.author) == ("A Book", "Ann Author")
-    assert book.left_out == ("Project Gutenberg's own words", "the table of contents")
+    assert book.left_out == ("Project Gutenberg's own words", "the table of contents", "1 note mark")
     assert chapters_of(book) == [
         (
             "CHAPTER I. The Beginning",
@@ -186,7 +186,7 @@ SPOKEN = [
 def test_an_epub_is_split_by_its_table_of_contents(tmp_path):
     book = read_book(epub(tmp_path / "book.epub"))
     assert (book.title, book.author) == ("A Book", "Ann") and chapters_of(book) == SPOKEN
-    assert set(book.left_out) == {"the copyright page"}
+    assert set(book.left_out) == {"the copyright page", "1 note mark", "1 note"}
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "cp1251", "utf-16"])
@@ -295,3 +295,38 @@ def test_a_script_may_have_chapters():
 def test_pronunciations_apply_to_titles_and_text():
     book = said_as(read_book_text("# Nguyen\n\nNguyen spoke.", "T"), read_pronunciations("Nguyen = Win"))
     assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]
+
+
+WRAPPED = """The mill at the end of the valley had stood empty for
+ten years before the new owner came with a cart and a
+lamp to see whether the wheel could be made to turn
+again."""
+INDENTED = """CHAPTER ONE
+    The mill slept. It was
+late in the year.
+    The river rose. Nobody
+came home.
+CHAPTER TWO
+    The road was long."""
+THREE = ["The mill slept. It was late in the year.", "The river rose. Nobody came home.", "The road was long."]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (INDENTED, THREE),
+        (INDENTED.replace("    ", "\t"), None),
+        (INDENTED.replace("    ", "  "), None),
+        (INDENTED.replace("    ", "\u3000"), None),
+        (INDENTED.replace("CHAPTER TWO", "\nCHAPTER TWO\n").replace("ONE\n", "ONE\n\n"), None),
+        (f"CHAPTER ONE\n\n{WRAPPED}\n\nIt fell.", [" ".join(WRAPPED.split()), "It fell."]),
+        (f"{WRAPPED}\nIt fell.", [" ".join(WRAPPED.split()), "It fell."]),
+        ("He sang:\n\n  O moon of mine,\nthat shines\n  On me,\nand thee.\n\nIt set.",
+         ["He sang:", "O moon of mine, that shines On me, and thee.", "It set."]),
+        ("One line.\nAnother line.", ["One line.", "Another line."]),
+    ],
+)  # fmt: skip
+def test_paragraphs_of_plain_text_are_found(text, said):
+    book = read_book_text(text, "T")
+    turns = [turn.text for chapter in book.chapters for turn in chapter.turns if "CHAPTER" not in turn.text]
+    assert turns == (said or THREE)

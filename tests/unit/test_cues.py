@@ -74,8 +74,8 @@ def test_styles_marks_and_descriptions_are_not_spoken():
         "Hello you there.",
         "Up here.",
         "One. Two.",
-        "la la la",
-        "la la",
+        "",
+        "",
         "",
         "Well, (as I said) yes.",
         "Fish & chips",
@@ -84,8 +84,10 @@ def test_styles_marks_and_descriptions_are_not_spoken():
         "One two three",
     ]
     assert sheet.cues[0].text.startswith("<i>Hello</i>"), "what is shown stays as it was"
-    (warning,) = sheet.warnings
-    assert "[door slams]" in warning and "..." in warning
+    dashes, songs, sounds = sheet.warnings
+    assert dashes.endswith("since they have no names: Cue 3.")
+    assert songs == "Songs were not spoken: ♪ la la la ♪, # la la #. Remove the notes if they should be."
+    assert "[door slams]" in sounds and "..." in sounds
 
 
 def test_a_speaker_s_name_applies_until_the_next():

@@ -77,3 +77,48 @@ def test_subtitles_find_the_same_speakers(row):
     times = (f"00:00:{at:02},000 --> 00:00:{at + 1:02},000" for at in range(len(row["script"])))
     cues = read_cues("\n\n".join(f"{time}\n{line}" for time, line in zip(times, row["script"], strict=True))).cues
     assert [turn for cue in cues for turn in turns_of(cue.turns)] == row["turns"]
+
+
+SAID = [
+    ("Listen", "Listen", "Remember"),
+    ("Step 1", "Step 2", "Step 3"),
+    ("Note", "Note", "Tip"),
+    ("Question", "Answer", "Question"),
+    ("Warning", "Warning", "Example"),
+    ("Day one", "Day two", "Day three"),
+    ("Frage", "Antwort", "Hinweis"),
+    ("Remarque", "Étape 1", "Étape 2"),
+    ("Pregunta", "Respuesta", "Paso 1"),
+    ("Вопрос", "Ответ", "Шаг 1"),
+    ("LISTEN", "LISTEN", "LOOK"),
+]
+
+
+def srt_of(lines):
+    return "\n".join(f"{at}\n00:00:{at:02},000 --> 00:00:{at + 1:02},000\n{line}\n" for at, line in enumerate(lines, 1))
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_words_that_begin_a_sentence_are_no_speakers(words):
+    lines = [f"{words[0]}: the mill is burning.", "We have to go.", *(f"{word}: take the road." for word in words[1:])]
+    for sheet in (
+        read_cues(srt_of(lines)),
+        read_cues("Anna = amber.flac\n\n" + srt_of(lines)),
+        read_dialogue("\n".join(lines)),
+    ):
+        assert [one for one in sheet.speakers if one] == []
+        assert any(f"{words[0]}" in told and "read as text, not as a speaker" in told for told in sheet.warnings)
+    said = [turn.text for cue in read_cues(srt_of(lines)).cues for turn in cue.turns]
+    assert said == lines
+
+
+def test_words_that_begin_a_sentence_may_speak_if_they_have_a_voice():
+    lines = ["Listen: the mill is burning.", "Anna: We have to go.", "Listen: take the lower road."]
+    sheet = read_cues("Anna = amber.flac\n\n" + srt_of(lines))
+    assert [turn.text for cue in sheet.cues for turn in cue.turns] == [lines[0], "We have to go.", lines[2]]
+    assert sheet.speakers == ["", "Anna"]
+    sheet = read_cues("Anna = amber.flac\nListen = jack\n\n" + srt_of(lines))
+    assert sheet.speakers == ["Listen", "Anna"] and not sheet.warnings
+    assert read_dialogue("Q: Who?\nA: Me.\nQ: Why?").speakers == ["Q", "A"]
+    book = read_book_text("Anna: Hi.\nTom: Hello.\nNote: it rained.\nAnna: Bye.\nTom: Bye.", "T", is_script=True)
+    assert book.speakers == ["Anna", "Tom"] and "Note was read as text" in book.warnings[0]

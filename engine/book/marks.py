@@ -1,0 +1,35 @@
+"""Marks of notes in a text: raised digits and [1], told from powers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+LOOK_BACK = 16  # characters before a mark that decide
+# Behind a unit, a formula or a number that is no year, a raised digit is a power: m², mc², 10².
+_POWER = re.compile(
+    r"(?:(?<!\w)(?:[^\W\d_aAI]|[^\W\d_aeiouyAEIOUY]{2}|[A-Z]{2}|[kcmdµ]m)|(?<![\d.,])(?!(?:1\d|20)\d\d$)[\d.,]*\d)$"
+)
+_MARK = re.compile(r"\[\d{1,3}\]|(?<=[\w.,;:!?…\"'”’»)])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]{1,3}(?!\w)")
+
+
+def is_power(before: str, after: str) -> bool:
+    """True if a raised number belongs to the word before or after it, or stands at the beginning."""
+    return not before or before[-1].isspace() or after[:1].isalpha() or _POWER.search(before) is not None
+
+
+def without_marks(text: str, left_out: Counter[str]) -> str:
+    """Remove note marks that are written as [1] or raised digits. Counts them in `left_out`."""
+
+    def judge(match: re.Match) -> str:
+        if match[0][0] != "[" and is_power(text[max(0, match.start() - LOOK_BACK) : match.start()], ""):
+            return match[0]
+        left_out["note mark"] += 1
+        return ""
+
+    return _MARK.sub(judge, text)
+
+
+def told(left_out: Counter[str]) -> list[str]:
+    """Return what was left out, for users: "1 note", "2 notes"."""
+    return [f"{number:,} {what}{'' if number == 1 else 's'}" for what, number in left_out.items()]
