@@ -8,9 +8,11 @@ from pathlib import Path
 
 from ..core.errors import HiggsError
 from ..files.json_file import read_json
-from .catalog import CODEC_V2, Repo
+from .catalog import CODEC_V2, DOWNLOADS, Repo
 from .codec_layout import CodecWeights, looks_like_codec
-from .discover import CODEC_SUBFOLDER, cached_snapshots
+from .discover import CODEC_SUBFOLDER, CONFIG, cached_snapshots, find_checkpoints
+from .embedded import EMBEDDED
+from .hf_config import family_of
 from .places import is_name
 from .talker_layout import V3_CODEC, unwrapped
 from .tensor_file import TensorFile, open_folder, open_tensors
@@ -44,7 +46,8 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
     if bundled.shapes:
         return FoundCodec(CodecWeights(bundled), folder, "bundled")
     folder = folder if folder.is_dir() else folder.parent  # of a GGUF file
-    places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
+    bases = [] if codec_folder else _bases(folder)
+    places = list(dict.fromkeys(_codec_places(folder, codec_folder, bases)))
     passed, damaged = {}, None
     for place in places:
         meant = codec_folder is not None or folder in (place, *place.parents)
@@ -63,7 +66,8 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
             notes = (
                 f"{reason} The codec in {place} is used instead." for reason, was_meant in passed.items() if was_meant
             )
-            return replace(codec, notes=tuple(notes))
+            borrowed = [f"{folder} contains no codec; the codec in {place} is used."] if place in bases else []
+            return replace(codec, notes=(*notes, *borrowed))
         passed[f"The codec in {place} is not usable. {first_problems(problems)}"] = meant
         damaged = damaged or (codec if meant else None)
     if damaged:
@@ -72,8 +76,18 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
     reasons = "".join(f"{reason} " for reason in passed)
     raise HiggsError(
         f"{folder} contains no audio codec, and none was found elsewhere. Looked in: {looked}. {reasons}"
-        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder that contains it."
+        f"{codec_remedy(folder)}, or give the folder that contains it."
     )
+
+
+def codec_remedy(folder: Path) -> str:
+    """Return which files to put where for the talker in `folder`, without a full stop."""
+    files = " and ".join(name for name in CODEC_V2.patterns if "*" not in name)
+    put = f"Put {files} of {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}"
+    base = next(
+        (one.talker.id for one in DOWNLOADS.values() if one.codec is None and one.family == _family(folder)), ""
+    )
+    return f"{put}, or put {base}, whose file includes the codec, next to {folder}" if base else put
 
 
 def open_codec(folder: Path) -> FoundCodec | None:
@@ -93,7 +107,7 @@ def open_codec(folder: Path) -> FoundCodec | None:
     return None
 
 
-def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
+def _codec_places(folder: Path, codec_folder: Path | None, bases: list[Path]) -> Iterable[Path]:
     """Yield folders that may contain the codec, the likeliest first."""
     if codec_folder:
         yield from (codec_folder, codec_folder / CODEC_SUBFOLDER)
@@ -104,10 +118,40 @@ def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
     name = _named_codec(folder)
     if name:
         yield from (folder / name, folder.parent / name, folder.parent / name.replace("\\", "/").rpartition("/")[2])
+    yield from bases
     siblings = (place for place in _folders_in(folder.parent) if place != folder)
     yield from (place for place in siblings if any(word in place.name.lower() for word in ("tokenizer", "codec")))
     for repo in (Repo(name or CODEC_V2.id, ""), CODEC_V2):
         yield from cached_snapshots(repo)
+
+
+def _bases(folder: Path) -> list[Path]:
+    """Return v3 checkpoints of the same size as the fine-tune in `folder`, whose trainer did not save the codec."""
+    size = _size(folder)
+    if _family(folder) != "v3" or not size:
+        return []
+    near = [place for place in (folder.parent, folder.parent.parent) if place != place.parent]  # never a whole disk
+    found = [match.path for place in near for match in find_checkpoints([place], 1) if match.family == "v3"]
+    found += [place for one in DOWNLOADS.values() if one.family == "v3" for place in cached_snapshots(one.talker)]
+    return [place for place in (*found, EMBEDDED) if place.is_dir() and place != folder and _size(place) == size]
+
+
+def _config(folder: Path) -> dict:
+    try:
+        return read_json(folder / CONFIG)
+    except HiggsError:
+        return {}
+
+
+def _family(folder: Path) -> str | None:
+    return family_of(_config(folder))
+
+
+def _size(folder: Path) -> tuple:
+    """Return the numbers by which models of one family differ, empty if config.json has none."""
+    text = _config(folder).get("text_config")
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    return tuple(text.get(name) for name in names) if isinstance(text, dict) else ()
 
 
 def _named_codec(folder: Path) -> str | None:

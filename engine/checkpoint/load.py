@@ -20,9 +20,9 @@ from .codec_layout import CodecWeights
 from .discover import TOKENIZER
 from .find_codec import find_codec, first_problems
 from .gguf_file import checkpoint_place, has_file, side_file
-from .open_talker import matrices, open_talker, talker_problems
+from .open_talker import matrices, open_talker, plan_of, talker_problems
 from .quantised_file import QuantisedFile
-from .talker_layout import Source, TensorPlan, make_plan
+from .talker_layout import Source, TensorPlan
 from .tensor_file import TensorFile
 from .upload import Job, upload
 
@@ -43,6 +43,7 @@ class Checkpoint:
     adapters: Adapters
     problems: tuple[str, ...]  # each names a file and a tensor; loading fails if there are any
     notes: tuple[str, ...]  # for the user; loading works
+    warnings: tuple[str, ...]  # for the result of every speech
 
 
 def inspect(folder: Path | str, codec_folder: Path | str | None = None, adapters: Sequence[Adapter] = ()) -> Checkpoint:
@@ -58,14 +59,23 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None, adapters
     if not has_file(tokenizer):
         raise HiggsError(f"{tokenizer} is missing. Copy it from the model's repository into {folder}.")
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
-    plan = make_plan(settings.model, talker.shapes, settings.tied)
+    plan = plan_of(settings, talker)
     problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
-    notes = (*settings.notes, *codec.notes)
     merged = Adapters()
     if adapters and not problems:
         merged, plan = lay_over(adapters, settings.model.family, plan)
     return Checkpoint(
-        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, merged, problems, notes
+        folder,
+        settings.model,
+        tokenizer,
+        talker,
+        plan,
+        codec.weights,
+        codec.folder,
+        merged,
+        problems,
+        notes=(*settings.notes, *codec.notes),
+        warnings=(*codec.notes, *merged.warnings),
     )
 
 

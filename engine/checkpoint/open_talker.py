@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from ..core.errors import HiggsError
 from ..files.gguf_header import is_gguf
 from ..files.json_file import read_json
@@ -18,7 +20,7 @@ from .find_codec import FEW
 from .gguf_file import open_gguf, side_file
 from .hf_config import Settings, family_of, read_settings
 from .quantised_file import quantised
-from .talker_layout import TensorPlan, beginnings, layout_of, shape_problems, unwrapped
+from .talker_layout import TensorPlan, beginnings, layout_of, make_plan, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 
 # Tensors that quantisers add to a weight: scales, zero points, tables.
@@ -61,6 +63,29 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
         f"{folder} does not contain a Higgs model: its tensor names start with {beginnings(names)}; expected: "
         f"{wanted}. {remedy}"
     )
+
+
+def plan_of(settings: Settings, talker: TensorFile) -> TensorPlan:
+    """Match the talker's tensors to its family's tables. A stored head that differs from the embedding is not tied."""
+    plan = make_plan(settings.model, talker.shapes, settings.tied)
+    if not settings.tied:
+        return plan
+    apart = make_plan(settings.model, talker.shapes, tied=False)
+    pair = {name: apart.parts[name] for name in ("head_codes", "embed_codes")}
+    if not all(source.stored for sources in pair.values() for source in sources):
+        return plan
+    is_copy = not shape_problems(replace(apart, parts=pair), talker.shapes) and _equal(talker, apart)
+    return plan if is_copy else apart
+
+
+def _equal(talker: TensorFile, plan: TensorPlan) -> bool:
+    """True if head and code embedding are equal in the coarser of their dtypes. Quantised ones count as copies."""
+    keys = [[key for source in plan.parts[name] for key in source.stored] for name in ("head_codes", "embed_codes")]
+    if any(talker.is_quantised(key) for half in keys for key in half):
+        return True
+    head, embedding = (torch.cat([talker.get(key) for key in half]) for half in keys)
+    dtype = min(head.dtype, embedding.dtype, key=lambda dtype: dtype.itemsize)
+    return torch.equal(head.to(dtype), embedding.to(dtype))
 
 
 def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[str]:

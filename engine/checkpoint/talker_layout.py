@@ -13,6 +13,8 @@ from .tensor_file import TensorFile
 
 V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # prefix of the codec inside a v3 file
 
+_PORT = "audio_embedding.weight"  # v3's code embedding under the transformers port's name
+
 # Letters in shapes: H hidden, Q heads x head_dim, K kv_heads x head_dim, D head_dim, I intermediate,
 # T text vocabulary, C codebooks x code vocabulary. A source is "name:shape"; several are joined on dimension 0.
 _BLOCK = {
@@ -53,7 +55,14 @@ _TOP = {
 }
 # Renames from file to table, in order. If a file has a tensor under two of its names, they are copies.
 _RENAMES = {
-    "v3": ((r"^body\.", ""),),
+    "v3": (
+        (r"^body\.", ""),
+        # The names of the transformers port, which both public trainers of v3 save.
+        (r"^model\.embed_tokens\.", "tied.embedding.text_embedding."),
+        (r"^model\.", ""),
+        (r"^audio_embedding\.", "tied.embedding.modality_embeddings.0.embedding."),
+        (r"^audio_head\.", "tied.head.modality_heads.0."),
+    ),
     "v2": (
         (r"^model\.", ""),
         (r"^embed_audio_tokens\.embed_audio_tokens\.", "audio_codebook_embeddings."),
@@ -69,6 +78,7 @@ _ANCHORS = tuple(
     for anchor, part in (
         (r"body\.norm\.weight", "body."),
         (r"tied\.embedding\.text_embedding\.weight", "tied."),
+        (re.escape(_PORT), ""),
         (r"(?:model\.)?embed_audio_tokens\.embed_audio_tokens\.weight", ""),
         (r"audio_codebook_embeddings\.weight", ""),
     )
@@ -149,7 +159,7 @@ def family_of_layout(layout: str) -> Family:
 def layout_of(names: Iterable[str]) -> str | None:
     """Return "v3", "v2" or "v2-boson" from the tensor names, or None if they are not a Higgs talker's."""
     names = set(names)
-    if "tied.embedding.text_embedding.weight" in names or "body.norm.weight" in names:
+    if names & {"tied.embedding.text_embedding.weight", "body.norm.weight", _PORT}:
         return "v3"
     if any("embed_audio_tokens.embed_audio_tokens." in name for name in names):
         return "v2"
@@ -158,6 +168,7 @@ def layout_of(names: Iterable[str]) -> str | None:
 
 def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPlan:
     """Match the names in a file to the tables of `config`'s family. `tied`: the config says head = embedding."""
+    names = set(names)
     found, unexpected = _by_table_name(config.family, sorted(names))
     top = dict(_TOP[config.family])
     spare_head = top.pop("head_codes") if tied else ()
@@ -171,7 +182,8 @@ def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPl
     for name, stored in found.items():
         if name not in wanted:
             unexpected.extend(stored)
-    return TensorPlan(parts, tuple(unexpected), tied, FAMILIES[config.family].tensor_prefix)
+    prefix = "model." if _PORT in names else FAMILIES[config.family].tensor_prefix
+    return TensorPlan(parts, tuple(unexpected), tied, prefix)
 
 
 def untied(plan: TensorPlan, family: str) -> TensorPlan:

@@ -47,7 +47,7 @@ from .speech_api import SpeechAPI
 class Engine(SpeechAPI):
     """Speaks with one checkpoint on one device.
 
-    The constructor reads headers only. `open` puts weights, cache and codec on the device, and `close` frees them; both
+    The constructor reads headers, and a head that the file stores. `open` puts weights, cache and codec on the device, and `close` frees them; both
     may be repeated. Raises HiggsError if the folder holds no usable checkpoint or the device does not exist.
     """
 
@@ -191,7 +191,7 @@ class Engine(SpeechAPI):
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
         # Of the whole text, not per chunk: one warning per call, and language detection needs length.
         of_text = self.card.warnings("\n".join(turn.text for turn in turns))
-        warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
+        warnings = *speech.warnings, *self.checkpoint.warnings, *of_text
         return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
 
     def require_open(self) -> None:

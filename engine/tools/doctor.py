@@ -11,14 +11,13 @@ from typing import TypeVar
 import torch
 
 from ..checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
-from ..checkpoint.catalog import CODEC_V2
-from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
-from ..checkpoint.find_codec import find_codec, open_codec
+from ..checkpoint.discover import TOKENIZER, find_checkpoints, missing_parts
+from ..checkpoint.find_codec import codec_remedy, find_codec, open_codec
 from ..checkpoint.gguf_file import checkpoint_place, has_file, side_file
 from ..checkpoint.hf_config import Settings
 from ..checkpoint.load import Checkpoint, inspect, require_quantizable
-from ..checkpoint.open_talker import open_talker, talker_problems
-from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
+from ..checkpoint.open_talker import open_talker, plan_of, talker_problems
+from ..checkpoint.talker_layout import V3_CODEC, layout_of
 from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..core.config import DTYPES, VERSION, EngineConfig
 from ..core.errors import HiggsError
@@ -183,7 +182,9 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
         stored = talker.stored_as(name)
         report.dtypes[stored] = report.dtypes.get(stored, 0) + 1
     report.kernels = _kernels_here(model)
-    plan = make_plan(model, talker.shapes, settings.tied)
+    plan = plan_of(settings, talker)
+    if settings.tied and not plan.tied:
+        report.notes.append("The head differs from the code embedding that config.json ties it to; both are used.")
     report.problems += _few(talker_problems(folder, talker, plan))
 
 
@@ -233,11 +234,17 @@ def _advice(report: Report, lacks: list[str]) -> str:
             return "This is a codec. Choose the folder of the model it belongs to."
     if any(FETCH in problem for problem in report.problems):
         return f"Run '{FETCH}' in this folder, or download the files named above."
+    if lacks == [f"{TOKENIZER} is missing."]:  # fine-tunes often lack it; a download would overwrite their weights
+        return f"Copy {TOKENIZER} from the model that this one was made from into {folder}, then run this check again."
     if lacks:
         return "Download the model into this folder again; an interrupted download resumes where it stopped."
     if report.family and not report.codec:
-        return f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}."
-    return "Remove the files named above and download them again, or use a published checkpoint."
+        return f"{codec_remedy(folder)}."
+    # Only the user knows whether a file can be had again: never advise to delete one.
+    return (
+        "Download the files named above again, into another folder, or use a published checkpoint. If you trained or "
+        "converted them yourself, keep them and export them again."
+    )
 
 
 def _is_codec(folder: Path) -> bool:

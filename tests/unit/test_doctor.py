@@ -158,18 +158,18 @@ def rename_all(path):
 
 DAMAGE = {
     "no config": ("config.json", lambda path: path.unlink(), "config.json", "Download"),
-    "config cut short": ("config.json", lambda path: cut(path, 100), "JSON", "Remove"),
+    "config cut short": ("config.json", lambda path: cut(path, 100), "JSON", "Download"),
     "config of another": (
         "config.json",
         lambda path: path.write_text('{"model_type": "qwen3"}'),
         "'qwen3'",
-        "Remove",
+        "Download",
     ),
-    "weights cut short": ("model.safetensors", lambda path: cut(path, -9), "cut short", "Remove"),
-    "weights cut at once": ("model.safetensors", cut, "safetensors file", "Remove"),
+    "weights cut short": ("model.safetensors", lambda path: cut(path, -9), "cut short", "Download"),
+    "weights cut at once": ("model.safetensors", cut, "safetensors file", "Download"),
     "a pointer": ("model.safetensors", point, "Git LFS", "Run 'git lfs pull'"),
     "a tokenizer's pointer": ("tokenizer.json", point, "Git LFS", "Run 'git lfs pull'"),
-    "unknown names": ("model.safetensors", rename_all, "'body.' and 'tied.'", "Remove"),
+    "unknown names": ("model.safetensors", rename_all, "'body.' and 'tied.'", "Download"),
 }
 
 
@@ -189,7 +189,7 @@ def test_a_damaged_shard_gets_advice(tmp_path, damage):
     damage(folder / "model-00002-of-00002.safetensors")
     report = examine(folder)
     assert any("model-00002-of-00002.safetensors" in problem for problem in report.problems)
-    assert report.advice.startswith(("Download", "Remove", "Run")), report.advice
+    assert report.advice.startswith(("Download", "Run")), report.advice
 
 
 def test_a_byte_order_mark_is_no_problem(copy):
@@ -204,7 +204,7 @@ def test_a_talker_that_cannot_be_opened_is_not_called_a_codec(copy):
     folder = copy("v2-boson")
     shutil.copy(folder / "audio_tokenizer" / "model.pth", folder)
     (folder / "config.json").write_text("{")
-    assert examine(folder).advice.startswith("Remove")
+    assert examine(folder).advice.startswith("Download")
 
 
 def test_many_tensors_that_do_not_fit_are_summed_up(copy):
