@@ -11,14 +11,45 @@ from .book import Book, Paragraph, is_scene_break, make_chapters
 from .marks import told
 from .signs import without_low_lines
 
-_WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-_WORDS += " eighteen nineteen twenty thirty forty fifty sixty the"
-_NUMBER = rf"(?:\d+|[ivxlcdm]+|(?:{'|'.join(_WORDS.split())})(?:[- ]\w+)?)"
-_KINDS = "chapter|part|book|act|letter|canto|kapitel|teil|chapitre|partie|capítulo|parte|capitolo|глава|часть"
-_ALONE = "prologue|epilogue|preface|foreword|afterword|introduction|conclusion|interlude|vorwort|nachwort|prolog|epilog"
+_KINDS = (
+    "chapter|part|book|act|letter|canto|volume|section|kapitel|teil|buch|akt|chapitre|partie|livre|tome|"
+    "acte|capítulo|parte|"
+    "libro|acto|livro|ato|capitolo|atto|hoofdstuk|deel|rozdział|część|глава|часть|книга|том|розділ|частина"
+)
+_ALONE = (
+    "prologue|epilogue|preface|foreword|afterword|introduction|conclusion|interlude|vorwort|nachwort|"
+    "prolog|epilog|einleitung|"
+    "préface|avant-propos|épilogue|prólogo|epílogo|prefacio|prefácio|introducción|introdução|prologo|"
+    "epilogo|prefazione|"
+    "introduzione|пролог|эпилог|предисловие|введение|послесловие|序章|终章|終章|序|前言|后记|後記|あとがき|プロローグ|エピローグ|"
+    "프롤로그|에필로그"
+)
+# Numbers in words by language: cardinals, and how ordinals begin. "the" and "der" stand before one: Chapter the Last.
+_CARDINALS = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen "
+    "nineteen twenty thirty forty fifty sixty the last eins zwei drei vier fünf sechs sieben acht neun "
+    "zehn elf zwölf un deux "
+    "trois quatre cinq sept huit neuf dix onze douze treize uno dos tres cuatro cinco seis siete ocho "
+    "nueve diez once doce "
+    "due tre quattro cinque sei sette otto nove dieci um dois três quatro sete oito dez один два три "
+    "четыре пять"
+)
+_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth last erst zweit "
+    "dritt viert fünft "
+    "sechst sieb acht neunt zehnt elft zwölft letzt premi prem deuxi seconde troisi quatri cinqui sixi "
+    "septi huiti neuvi dixi "
+    "onzi douzi derni primer segund tercer cuart quint sext séptim octav noven décim últim prim terz "
+    "quart sest settim ottav "
+    "non decim ultim primeir terceir sétim oitav перв втор трет четв пят шест седьм восьм девят десят последн"
+)
+_ORDINAL = rf"(?:(?:the|der|die|das|la|le|el|il|o|a)\s+)?(?:{'|'.join(_ORDINALS.split())})[^\W\d_]{{0,6}}"
+_NUMBER = rf"(?:\d+|[ivxlcdm]+|(?:{'|'.join(_CARDINALS.split())})(?:[- ]\w+)?|{_ORDINAL}|\w{{1,15}}цат\w{{1,4}})"
 _HEADING = re.compile(
-    rf"(?:(?:{_KINDS})\s+{_NUMBER}(?:\s*$|\s*[.:\-–—]\s*(?P<rest>.*)|\s+(?P<title>\S.*))|(?:{_ALONE})\.?\s*$"
-    r"|第[\d零一二三四五六七八九十百千]+[章节回部卷](?:\s.*)?$)",
+    rf"(?:(?:{_KINDS})\s+{_NUMBER}(?:\s*$|\s*[.:\-–—]\s*(?P<rest>.*)|\s+(?P<title>\S.*))"
+    rf"|(?:{_ORDINAL}|\d+[.º°ªª]?)\s+(?:{_KINDS})(?:\s*$|\s*[.:–—]\s*.*|\n.*)|(?:{_ALONE})\.?\s*$"
+    r"|第\s?[\d０-９零〇一二三四五六七八九十百千]+\s?[章节節回部卷話话幕篇](?:\s.*)?$|제\s?\d+\s?[장부화권편막](?:\s.*)?$)",
     re.IGNORECASE | re.DOTALL,
 )
 _MOST_LINES, _MOST_CHARACTERS = 3, 150

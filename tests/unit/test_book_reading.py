@@ -94,6 +94,34 @@ def test_text_files_are_read_as_editors_save_them(tmp_path, encoding):
         ("Kapitel 4", True),
         ("Глава 2", True),
         ("第三章 海", True),
+        ("CHAPITRE PREMIER", True),
+        ("Chapitre deux : La mer", True),
+        ("Première partie", True),
+        ("Erstes Kapitel", True),
+        ("Zweites Kapitel.\nDas Meer", True),
+        ("Kapitel eins", True),
+        ("Der Tragödie erster Teil", False),
+        ("Capítulo primero", True),
+        ("Capítulo segundo", True),
+        ("Primera parte", True),
+        ("Capitolo primo", True),
+        ("Parte seconda: Il mare", True),
+        ("Capítulo primeiro", True),
+        ("Глава первая", True),
+        ("Глава двенадцатая", True),
+        ("Часть вторая", True),
+        ("The First Chapter", True),
+        ("Chapter the Second", True),
+        ("Second Part: The Sea", True),
+        ("第１話", True),
+        ("제1장 바다", True),
+        ("あとがき", True),
+        ("First part of the road was dry.", False),
+        ("Erster Teil des Weges war trocken.", False),
+        ("Parte prima delle case era vuota.", False),
+        ("La primera parte fue fácil.", False),
+        ("Second book I read was good.", False),
+        ("Letter after letter came.", False),
         ("Part of the reason was this.", False),
         ("Book I read was good.", False),
         ("Chapter one was long, and " + "nobody read it " * 12, False),
@@ -330,3 +358,22 @@ def test_paragraphs_of_plain_text_are_found(text, said):
     book = read_book_text(text, "T")
     turns = [turn.text for chapter in book.chapters for turn in chapter.turns if "CHAPTER" not in turn.text]
     assert turns == (said or THREE)
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [
+        ("CHAPITRE PREMIER", "CHAPITRE II"),
+        ("Erstes Kapitel", "Zweites Kapitel"),
+        ("Capítulo primero", "Capítulo segundo"),
+        ("Capitolo primo", "Capitolo secondo"),
+        ("Capítulo primeiro", "Capítulo segundo"),
+        ("Глава первая", "Глава вторая"),
+        ("First Chapter", "Second Chapter"),
+        ("第一回", "第二回"),
+        ("제1장", "제2장"),
+    ],
+)
+def test_chapters_are_found_in_every_language(headings):
+    text = "".join(f"{heading}\n\nThe mill slept.\n\n" for heading in headings)
+    assert [one.title for one in read_book_text(text, "T").chapters] == list(headings)
