@@ -14,8 +14,8 @@ from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
 from .book.read import read_book, read_book_text, said_as
 from .book.report import BookFile, BookProgress, BookReport
-from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
-from .checkpoint.adapters import adapter_files
+from .checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
+from .checkpoint.adapter_files import adapter_files
 from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Match, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint

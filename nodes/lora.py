@@ -43,6 +43,14 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                     tooltip="Strength of the LoRA: 0 is the model without it, 1 is the LoRA as trained. Changing it "
                     "reloads the weights.",
                 ),
+                io.Boolean.Input(
+                    "partial",
+                    default=Adapter.partial,
+                    optional=True,
+                    advanced=True,
+                    tooltip="Turn this on to load a LoRA even if some of its tensors have no place in the model. They "
+                    "are left out, and info names them. Off, such a LoRA is an error.",
+                ),
             ],
             outputs=[
                 types.Model.Output(display_name="model", tooltip="For Higgs Speak and the other nodes that speak.")
@@ -65,7 +73,9 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
         return [] if name is None else lora_fingerprint(find_lora(name))
 
     @classmethod
-    def execute(cls, model: AnyModel, name: str, strength: float = Adapter.strength) -> io.NodeOutput:
+    def execute(
+        cls, model: AnyModel, name: str, strength: float = Adapter.strength, partial: bool = Adapter.partial
+    ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
             if not strength:
@@ -77,7 +87,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                 )
             path = find_lora(str(name))
             files = [*model.model.files, *lora_fingerprint(path)]  # before reading, so a later change is noticed
-            adapter = Adapter(str(path), strength)
+            adapter = Adapter(str(path), strength, partial)
             configs = [patcher.engine.config for patcher in (model, *model.others)]
             engines = [Engine(replace(config, adapters=(*config.adapters, adapter))) for config in configs]
             label = f"{model.model.label} + {path.stem} {strength:g}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import shutil
 import struct
 import tempfile
@@ -31,7 +32,7 @@ from higgs_tts.engine import (
     read_words,
     script_names,
 )
-from higgs_tts.engine.checkpoint.adapters import adapter_files
+from higgs_tts.engine.checkpoint.adapter_files import AUDIO_MODULES, adapter_files
 from higgs_tts.engine.checkpoint.hf_config import read_settings
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.tensor_file import open_tensors
@@ -135,6 +136,22 @@ def _read_lora(settings: object, folder: Path):
     adapter_files(folder)
     checkpoint = inspect(base, adapters=[Adapter(str(folder))])
     return load_talker(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def _read_audio_modules(table: object, folder: Path):
+    base, lora, _ = _with_adapter()
+    shutil.copytree(lora, folder, dirs_exist_ok=True)
+    torch.save(_with_tensors(table), folder / AUDIO_MODULES)
+    checkpoint = inspect(base, adapters=[Adapter(str(folder), partial=True)])
+    return load_talker(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def _with_tensors(value: object) -> object:
+    """Return the value with a tensor in place of each list that is a small shape."""
+    if isinstance(value, dict):
+        return {name: _with_tensors(one) for name, one in value.items()}
+    is_shape = isinstance(value, list) and all(type(size) is int and 0 <= size < 10_000 for size in value)
+    return torch.zeros(value) if is_shape and math.prod(value) < 1 << 20 else value
 
 
 def _read_voice(given: tuple[dict, dict, bytes], folder: Path):
@@ -261,6 +278,9 @@ PARSERS = {
     ),
     "card": Parser(changed({"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": True}) | JSON, _read_card),
     "lora": Parser(st.deferred(lambda: changed(_with_adapter()[2])), _read_lora),
+    "audio modules": Parser(
+        changed({module: {"weight": [8208, 64]} for module in ("audio_embedding", "audio_head")}), _read_audio_modules
+    ),
     "voice": Parser(VOICE, _read_voice),
     "epub": Parser(epubs(), _read_epub),
     "markdown": Parser(MARKDOWN, _read_markdown),

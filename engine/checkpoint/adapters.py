@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,20 +16,26 @@ import torch
 from ..core.config import Adapter
 from ..core.errors import HiggsError, shown
 from ..files.json_file import number, read_json
-from .talker_layout import Source, TensorPlan, beginnings, table_name, untied
+from .adapter_files import SETTINGS, adapter_files, left_unread, listed, require_weights, trainer_of
+from .places import places_in_pickle
+from .talker_layout import Source, TensorPlan, beginnings, is_unused, table_name, untied
 from .tensor_file import TensorFile, open_tensors
 
-SETTINGS = "adapter_config.json"
 _PREFIX = "base_model.model."  # PEFT's prefix of all names
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_FEW = 6  # names listed in a message
 _ALPHA = 8  # PEFT's default
 _MOST_ALPHA = 1e6
 _ROWS_AT_ONCE = 4 << 20  # weights converted to fp32 at a time
 
 # "module.lora_A.weight"; in a raw state dict also with the adapter's name, "module.lora_A.x.weight".
 _KEY = re.compile(
-    r"(?P<module>.+?)\.lora_(?P<part>(embedding_)?[AB]|magnitude_vector)(\.(?!weight$|bias$)\w+)?(\.(?P<leaf>weight|bias))?"
+    r"(?P<module>.+?)\.lora_(?P<part>(embedding_)?[AB]|magnitude_vector)(\.(?P<adapter>(?!weight$|bias$)\w+))?"
+    r"(\.(?P<leaf>weight|bias))?"
+)
+# Parts of names that wrappers add before the model's own: PEFT, DDP, torch.compile, FSDP, a language model inside.
+_WRAPPERS = {"base_model", "model", "module", "_orig_mod", "_fsdp_wrapped_module", "language_model", "transformer"}
+# Not trained weights: states of the optimiser, and averages of weights that the file also holds as trained.
+_SPARE = re.compile(
+    r"(^|\.)(optimizer|optim|exp_avg(_sq)?|momentum_buffer|(ema|swa)(_(model|weights|params|state))?)(\.|$)"
 )
 _SAVED = re.compile(r"(?P<module>.+?)(\.modules_to_save(\.\w+)?)?\.weight")
 # Settings of peft 0.21's LoraConfig with which the trained model is not base + B @ A.
@@ -142,23 +149,19 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tupl
         for name, change in found.items():
             changes[name] = (*changes.get(name, ()), change)
         warnings += opened.warnings
-        if unfit:
-            more = f" and {len(unfit) - _FEW} more" if len(unfit) > _FEW else ""
-            warnings.append(
-                f"{len(unfit)} tensors of the LoRA {adapter.path} match nothing in this model and were left out: "
-                f"{', '.join(unfit[:_FEW])}{more}."
+        lost, spare = ([key for key in unfit if _is_spare(key, family) is kind] for kind in (False, True))
+        of_all = f"of the {len(opened.file.shapes)} tensors of the LoRA {adapter.path}"
+        if lost and not adapter.partial:
+            raise HiggsError(
+                f"{len(lost)} {of_all} have no place in this model: {listed(lost)}. {trainer_of(opened.file.shapes)}"
+                "To load the rest without them, turn on partial in Higgs Load LoRA, or add --partial-lora."
             )
+        for keys, why in ((lost, "have no place in this model"), (spare, "are not used for speech")):
+            if keys:
+                warnings.append(f"{len(keys)} {of_all} {why} and were left out: {listed(keys)}.")
     shared = (source.name for name in ("embed_codes", "head_codes") for source in free.parts[name])
     is_free = plan.tied and any(name in changes for name in shared)
     return Adapters(changes, tuple(warnings)), free if is_free else plan
-
-
-def adapter_files(path: Path) -> tuple[Path, Path]:
-    """Return the paths (weights, settings) of the adapter at `path`, a file or folder. Either may be missing."""
-    if path.is_dir():
-        weights = next((path / name for name in WEIGHTS if (path / name).is_file()), path / WEIGHTS[0])
-        return weights, path / SETTINGS
-    return path, path.with_name(SETTINGS) if path.name in WEIGHTS else path.with_suffix(".json")
 
 
 class _Opened:
@@ -167,10 +170,18 @@ class _Opened:
     def __init__(self, path: Path, strength: float):
         self.path, self.strength = path, strength
         self.warnings: list[str] = []
-        weights, config = adapter_files(path)
-        if not weights.is_file():
-            raise HiggsError(f"{weights} is missing. Choose a LoRA's .safetensors file, or a folder saved by PEFT.")
+        require_weights(path)
+        weights, config, *modules = adapter_files(path)
         self.file = open_tensors([weights])
+        for extra in filter(Path.is_file, modules):
+            places = places_in_pickle(extra, nested=True)
+            if both := sorted(places.keys() & self.file.places.keys()):
+                raise HiggsError(
+                    f"{weights} and {extra} both contain the tensor {both[0]}. Keep only one of them there."
+                )
+            self.file = TensorFile({**self.file.places, **places})
+        if unread := left_unread(path):
+            self.warnings.append(f"Files beside the LoRA {path} were not read: {listed(unread)}.")
         self.config: dict = {}
         self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (index in alpha_pattern, alpha)
         if path.is_dir() or config.is_file():
@@ -232,7 +243,8 @@ class _Opened:
         if not found:
             raise HiggsError(
                 f"{self.path} is not a LoRA for this model: none of its {len(self.file.shapes)} tensors match. Their "
-                f"names start with {beginnings(self.file.shapes)}. Choose a LoRA trained on this model."
+                f"names start with {beginnings(self.file.shapes)}. {trainer_of(self.file.shapes)}Choose a LoRA trained "
+                "on this model."
             )
         return found, unfit
 
@@ -240,16 +252,20 @@ class _Opened:
         """Return (module -> part -> key, keys that are not part of a LoRA)."""
         modules: dict[str, dict[str, str]] = {}
         unfit = []
-        for key in self.file.shapes:
-            if ".base_layer." in key:  # a copy of untrained weights
+        parsed = [(_KEY.fullmatch(key.removeprefix(_PREFIX)), key) for key in self.file.shapes]
+        # Of several adapters in a raw state dict the default one is taken; the others' keys fit nothing.
+        for match, key in sorted(parsed, key=lambda one: bool(one[0] and one[0]["adapter"] not in (None, "default"))):
+            if ".base_layer." in key or ".original_module." in key:  # a copy of untrained weights
                 continue
-            match = _KEY.fullmatch(key.removeprefix(_PREFIX))
             saved = _SAVED.fullmatch(key.removeprefix(_PREFIX))
             if match and match["leaf"] != "bias":
-                modules.setdefault(match["module"], {})[match["part"]] = key
+                module, part = match["module"], match["part"]
             elif saved and not match:
-                modules.setdefault(saved["module"], {})["whole"] = key
+                module, part = saved["module"], "whole"
             else:
+                unfit.append(key)
+                continue
+            if modules.setdefault(module, {}).setdefault(part, key) != key:
                 unfit.append(key)
         return modules, unfit
 
@@ -267,8 +283,12 @@ class _Opened:
         return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
 
 
-def _placed(modules: Mapping[str, object], family: str, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Return an adapter's module -> table name, for the modules with the most common prefix."""
+def _placed(modules: Iterable[str], family: str, sources: Mapping[str, Source]) -> dict[str, str]:
+    """Return an adapter's module -> table name, each at most once.
+
+    A module's place is its name without a wrapper's prefix. An unknown prefix is taken for a wrapper's if it is the
+    most common one and no layer has a known one; else it may be another network's, with layers of the same names.
+    """
     found: dict[str, tuple[str, str]] = {}
     for module in modules:
         words = module.split(".")
@@ -277,5 +297,26 @@ def _placed(modules: Mapping[str, object], family: str, sources: Mapping[str, So
             if name in sources:
                 found[module] = ".".join(words[:start]), name
                 break
-    common = Counter(prefix for prefix, _ in found.values()).most_common(1)
-    return {module: name for module, (prefix, name) in found.items() if prefix == common[0][0]}
+    known = {module: place for module, place in found.items() if not _without_wrappers(place[0])}
+    others = {m: place for m, place in found.items() if m not in known and not _is_unused(f"{m}.weight", family)}
+    common = Counter(prefix for prefix, _ in others.values()).most_common(1)
+    if common and not any(name.startswith("layers.") for _, name in known.values()):
+        known |= {module: place for module, place in others.items() if place[0] == common[0][0]}
+    first: dict[str, str] = {}
+    for module, (_, name) in known.items():
+        first.setdefault(name, module)
+    return {module: name for name, module in first.items()}
+
+
+def _without_wrappers(name: str) -> str:
+    return ".".join(itertools.dropwhile(_WRAPPERS.__contains__, filter(None, name.split("."))))
+
+
+def _is_unused(name: str, family: str) -> bool:
+    """True if a name is in a part of the published model that speech does not use."""
+    return is_unused(family, _without_wrappers(name.removeprefix(_PREFIX)))
+
+
+def _is_spare(key: str, family: str) -> bool:
+    """True if a tensor without a place changes no speech: a state of the training, or of an unused part."""
+    return _SPARE.search(key) is not None or _is_unused(key, family)

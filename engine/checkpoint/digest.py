@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from ..core.config import EngineConfig
-from .adapters import adapter_files
+from .adapter_files import adapter_files
 from .load import Checkpoint
 
 _READ = ("*.json", "*.safetensors", "*.pth", "*.bin", "*.gguf")

@@ -132,7 +132,11 @@ def is_shape(sizes: object) -> TypeGuard[Sequence[int]]:
     )
 
 
-def places_in_pickle(path: Path) -> dict[str, Place]:
+def places_in_pickle(path: Path, nested: bool = False) -> dict[str, Place]:
+    """Return the tensors of a file by torch.save. Runs no code in it.
+
+    nested: also read a table of modules' tables, "module" -> "weight" -> tensor, in which tied tensors share memory.
+    """
     try:
         with path.open("rb") as file:
             refuse_pointer(path, file.read(64))
@@ -143,6 +147,7 @@ def places_in_pickle(path: Path) -> dict[str, Place]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except _UNREADABLE as error:
         raise HiggsError(f"{path} is damaged, cut short, or not a file of plain weights. Download it again.") from error
+    state = _flat(state) if nested and isinstance(state, dict) else state
     is_table = isinstance(state, dict) and len(state) <= MOST_TENSORS
     if not is_table or not all(is_name(name) and isinstance(value, torch.Tensor) for name, value in state.items()):
         raise HiggsError(f"{path} is not a plain table of tensors. Use the file from the model's own repository.")
@@ -151,5 +156,21 @@ def places_in_pickle(path: Path) -> dict[str, Place]:
         if not is_plain or value.nbytes > value.untyped_storage().nbytes():
             raise HiggsError(f"{path}: {name} is not a plain tensor. Use the file from the model's own repository.")
     places = {name: Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}
-    refuse_shared(path, places, path.stat().st_size)
+    apart = {(value.data_ptr(), tuple(value.shape)): name for name, value in state.items()} if nested else {}
+    held = {name: places[name] for name in apart.values()} if nested else places
+    refuse_shared(path, held, path.stat().st_size)
     return places
+
+
+def _flat(state: dict) -> dict:
+    """Join the names of a table of tables. Names that are no text, or stand twice, are left to be refused."""
+    flat: dict = {}
+    for name, value in state.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        if not all(isinstance(one, str) for one in (name, *inner)):
+            return {None: None}
+        entries = {f"{name}.{leaf}".removesuffix("."): one for leaf, one in inner.items()}
+        if entries.keys() & flat.keys():
+            return {None: None}
+        flat |= entries
+    return flat

@@ -203,6 +203,11 @@ def table_name(family: str, stored: str) -> str:
     return stored
 
 
+def is_unused(family: str, stored: str) -> bool:
+    """True if speech does not use a tensor called `stored`, although published files have it."""
+    return _DROPPED[family].search(table_name(family, stored)) is not None
+
+
 def shape_problems(plan: TensorPlan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
     """Return (tensor, problem) for every tensor that is missing or whose shape does not match the config."""
     problems = []
@@ -226,7 +231,7 @@ def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, 
     found: dict[str, dict[str, str]] = {}
     for stored in names:
         name = table_name(family, stored)
-        if _DROPPED[family].search(name):
+        if is_unused(family, stored):
             continue
         half = _HALVES.search(name)
         name = _HALVES.sub(".weight", name)

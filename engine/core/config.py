@@ -104,6 +104,7 @@ class Adapter(_Ranged):
 
     path: str  # a .safetensors file or a folder saved by PEFT
     strength: float = _number(1.0, -10.0, 10.0, step=0.05, offered=(-2.0, 2.0))
+    partial: bool = False  # load it without the tensors that have no place in the model
 
     @classmethod
     def parse(cls, text: str) -> Adapter:

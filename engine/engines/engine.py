@@ -47,8 +47,9 @@ from .speech_api import SpeechAPI
 class Engine(SpeechAPI):
     """Speaks with one checkpoint on one device.
 
-    The constructor reads headers, and a head that the file stores. `open` puts weights, cache and codec on the device, and `close` frees them; both
-    may be repeated. Raises HiggsError if the folder holds no usable checkpoint or the device does not exist.
+    The constructor reads headers, and a head that the file stores. `open` puts weights, cache and codec on the device,
+    and `close` frees them; both may be repeated. Raises HiggsError if the folder holds no usable checkpoint or the
+    device does not exist.
     """
 
     def __init__(self, config: EngineConfig):

@@ -242,6 +242,9 @@ def _serve_parser(commands):
 def _way_arguments(command):
     command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="LoRA to add; repeat for several")
     command.add_argument(
+        "--partial-lora", action="store_true", help="load LoRAs without the tensors that have no place in the model"
+    )
+    command.add_argument(
         "--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: do not use this pack's CUDA kernels"
     )
     command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import torch
 
-from ..checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
+from ..checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
+from ..checkpoint.adapter_files import adapters_below, listed
 from ..checkpoint.discover import TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import codec_remedy, find_codec, open_codec
 from ..checkpoint.gguf_file import checkpoint_place, has_file, side_file
@@ -230,6 +231,8 @@ def _advice(report: Report, lacks: list[str]) -> str:
             return f"Choose a checkpoint folder: {', '.join(map(str, found))}."
         if (folder / ADAPTER_SETTINGS).is_file():
             return "This is a LoRA. Choose the folder of the model it was trained on; load the LoRA with say --lora."
+        if loras := adapters_below(folder):
+            return f"This folder contains LoRAs. Load one of them with say --lora: {listed(loras)}."
         if _is_codec(folder):
             return "This is a codec. Choose the folder of the model it belongs to."
     if any(FETCH in problem for problem in report.problems):

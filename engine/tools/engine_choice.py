@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _SMALL_VOICE = (
 
 def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
     """Return the configuration with this checkpoint."""
+    partial = getattr(args, "partial_lora", False)
     return EngineConfig(
         model=str(model),
         codec=args.codec,
@@ -31,7 +33,7 @@ def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
         dtype=args.dtype,
         runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
         kernels=getattr(args, "kernels", EngineConfig.kernels),
-        adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
+        adapters=tuple(replace(Adapter.parse(text), partial=partial) for text in getattr(args, "lora", None) or ()),
         whisper=getattr(args, "whisper", None),
     )
 

@@ -39,6 +39,7 @@ from ...engine import (
 )
 from ...engine.book.chapters import groups, plan_chapters
 from ...engine.book.spoken import SpokenSequences
+from ...engine.checkpoint.adapter_files import AUDIO_MODULES
 from ...engine.checkpoint.load import inspect, load_talker
 from ...engine.checkpoint.tensor_file import INDEX
 from ...engine.core.sequence import Sequence
@@ -163,6 +164,14 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
             shutil.copy(path, target)
         is_weights = int.from_bytes(data[:8], "little") < 1 << 30
         (target / ("adapter_model.safetensors" if is_weights else "adapter_config.json")).write_bytes(data)
+        return loaded(target)
+
+    def beside(data: bytes, place: pathlib.Path):
+        target = shutil.copytree(samples / "lora", place / "with modules", dirs_exist_ok=True)
+        (target / AUDIO_MODULES).write_bytes(data)
+        return loaded(target)
+
+    def loaded(target: pathlib.Path):
         checkpoint = inspect(v3, adapters=[Adapter(str(target))])
         _short(checkpoint.adapters.warnings)
         return load_talker(checkpoint, CPU, torch.float32)
@@ -174,6 +183,8 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
         return mutations.bytes_of(rng, data, rng.choice((400, 4000, 24_000, None)), in_place=rng.random() < 0.7)
 
     codec = next(path for path in (old / "audio_tokenizer").iterdir() if path.suffix == ".pth")
+    audio, weight = io.BytesIO(), torch.zeros(8208, 64)
+    torch.save({"audio_embedding": {"weight": weight}, "audio_head": {"weight": weight}}, audio)
     lora = [(samples / "lora" / name).read_bytes() for name in ("adapter_config.json", "adapter_model.safetensors")]
     return {
         "safetensors": Surface(spoil=mutations.safetensors_of, **opened(v3, "model.safetensors")),
@@ -184,6 +195,7 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
         "tokenizer": Surface(spoil=mutations.json_of, **opened(v3, "tokenizer.json")),
         "card": Surface([card], mutations.json_of, _carded),
         "lora": Surface(lora, spoil_lora, merged),
+        "audio modules": Surface([audio.getvalue()], in_header, beside),
     }
 
 
