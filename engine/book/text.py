@@ -48,7 +48,7 @@ _ORDINAL = rf"(?:(?:the|der|die|das|la|le|el|il|o|a)\s+)?(?:{'|'.join(_ORDINALS.
 _NUMBER = rf"(?:\d+|[ivxlcdm]+|(?:{'|'.join(_CARDINALS.split())})(?:[- ]\w+)?|{_ORDINAL}|\w{{1,15}}цат\w{{1,4}})"
 _HEADING = re.compile(
     rf"(?:(?:{_KINDS})\s+{_NUMBER}(?:\s*$|\s*[.:\-–—]\s*(?P<rest>.*)|\s+(?P<title>\S.*))"
-    rf"|(?:{_ORDINAL}|\d+[.º°ªª]?)\s+(?:{_KINDS})(?:\s*$|\s*[.:–—]\s*.*|\n.*)|(?:{_ALONE})\.?\s*$"
+    rf"|(?:{_ORDINAL}|\d+[.º°ª]?)\s+(?:{_KINDS})(?:\s*\.?\s*$|\s*[:–—]\s*.*|\.?\n.*)|(?:{_ALONE})\.?\s*$"
     r"|第\s?[\d０-９零〇一二三四五六七八九十百千]+\s?[章节節回部卷話话幕篇](?:\s.*)?$|제\s?\d+\s?[장부화권편막](?:\s.*)?$)",
     re.IGNORECASE | re.DOTALL,
 )

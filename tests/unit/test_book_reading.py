@@ -121,6 +121,7 @@ def test_text_files_are_read_as_editors_save_them(tmp_path, encoding):
         ("Parte prima delle case era vuota.", False),
         ("La primera parte fue fácil.", False),
         ("Second book I read was good.", False),
+        ("The second act. Nobody moved.", False),
         ("Letter after letter came.", False),
         ("Part of the reason was this.", False),
         ("Book I read was good.", False),
