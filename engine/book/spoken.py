@@ -17,7 +17,7 @@ from ..speech.kept_codes import key_of
 
 # -> how it ended, and a digest of the codes; a single entry, since safetensors writes several in any order.
 _FORMAT = "higgs-tts-sequence"
-_MOST_CODES = 1 << 20
+_MOST_VALUES = 1 << 26  # codes, or samples of a server's speech
 _ENDED, _CUT = "ended", "cut"
 
 
@@ -25,12 +25,13 @@ def _read(path: Path) -> tuple[torch.Tensor, bool]:
     """Return a file's codes and whether they ended by themselves. Raises ValueError if they are not as written."""
     with safe_open(path, framework="pt") as file:
         shape = file.get_slice("codes").get_shape()
-        if len(shape) != 2 or not 0 < shape[1] <= FRAME_SAMPLES or shape[0] * shape[1] > _MOST_CODES:
+        if len(shape) != 2 or not 0 < shape[1] <= FRAME_SAMPLES or shape[0] * shape[1] > _MOST_VALUES:
             raise ValueError("the shape")
         codes, (ended, _, digest) = file.get_tensor("codes"), (file.metadata() or {}).get(_FORMAT, "").partition(" ")
     if codes.dtype != torch.int16 or ended not in (_ENDED, _CUT) or digest != _digest(codes):
         raise ValueError("the digest")
-    if codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) < CODEBOOK_SIZE:
+    is_sound = shape[1] == FRAME_SAMPLES  # a server's speech has no codes
+    if codes.numel() and not is_sound and not 0 <= int(codes.min()) <= int(codes.max()) < CODEBOOK_SIZE:
         raise ValueError("the range")
     return codes, ended == _ENDED
 
