@@ -86,8 +86,7 @@ def test_an_oversized_body_is_not_read(port):
 def test_a_body_whose_chunks_are_wrong_is_refused_without_a_traceback(port, caplog):
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(head + b"5\r\n{{{{{\r\n")
-        connection.sendall(b"zz\r\n{{\r\n")
+        connection.sendall(head + b"5\r\n{{{{{\r\nzz\r\n{{\r\n")
         assert b" 400 " in connection.recv(1 << 12)
     assert is_well(port) and not caplog.records
 
