@@ -130,10 +130,11 @@ def _bases(folder: Path) -> list[Path]:
     size = _size(folder)
     if _family(folder) != "v3" or not size:
         return []
-    near = [place for place in (folder.parent, folder.parent.parent) if place != place.parent]  # never a whole disk
+    here = folder.absolute()
+    near = [place for place in (here.parent, here.parent.parent) if place != place.parent]  # never a whole disk
     found = [match.path for place in near for match in find_checkpoints([place], 1) if match.family == "v3"]
     found += [place for one in DOWNLOADS.values() if one.family == "v3" for place in cached_snapshots(one.talker)]
-    return [place for place in (*found, EMBEDDED) if place.is_dir() and place != folder and _size(place) == size]
+    return [place for place in (*found, EMBEDDED) if place.is_dir() and place != here and _size(place) == size]
 
 
 def _config(folder: Path) -> dict:

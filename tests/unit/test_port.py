@@ -123,6 +123,12 @@ class TestCodec:
         report = examine(port)
         assert said in report.notes and report.codec == str(base) and "Nothing to do" in report.advice
 
+    def test_a_relative_path_has_neighbours_too(self, written, tmp_path, monkeypatch):
+        base = shutil.copytree(written["v3"], tmp_path / "base")
+        write_port(written["v3"], tmp_path / "anna")
+        monkeypatch.chdir(tmp_path)
+        assert inspect("anna").codec_folder == base
+
     def test_a_base_in_the_cache_lends_its_codec(self, written, tmp_path):
         place = tmp_path / "hub" / "models--bosonai--higgs-audio-v3-tts-4b" / "snapshots" / "abc"
         shutil.copytree(written["v3"], place)
