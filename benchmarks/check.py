@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How much of what is said twice or swallowed the check finds, how much is left after mending, and what it costs.
+"""Measure the check of speech: what it finds, what mending leaves, and what it costs.
 
     python benchmarks/check.py speak before.npz --device cuda --seconds 30 --no-check   prose.txt by all voices and none
     python benchmarks/check.py hear before.npz before.json --whisper FOLDER --device cuda
@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import difflib
-import functools
 import json
 import pathlib
 import random
@@ -30,11 +28,11 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from common import ROOT, commit, put, write_shapes
+from listening import Ear, faults
 
 from engine import (
     BUILT_IN_CLIPS,
     EMBEDDED,
-    SAMPLE_RATE,
     Engine,
     EngineConfig,
     Listener,
@@ -44,7 +42,6 @@ from engine import (
     Voice,
     estimate_seconds,
     read_clip,
-    resample,
     transcript_of,
 )
 
@@ -53,8 +50,6 @@ CARD = "higgs_tts.json"
 PROSE = ROOT / "benchmarks" / "prose.txt"
 HEADS = [[18, 3, 0], [20, 5, 0], [22, 1, 0]]  # of 36 layers
 AWAY = 0.5  # seconds from the place
-_ENGLISH = [50258, 50259, 50359, 50363]  # Whisper: start, English, transcribe, no timestamps
-_END, _LONGEST, _MOST_TOKENS = 50257, 29, 220
 
 
 def main():
@@ -81,9 +76,6 @@ def main():
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         given.folder = pathlib.Path(folder)
         given.run(given)
-
-
-# Speech
 
 
 class Codes:
@@ -176,64 +168,6 @@ def spoken(engine: Engine, texts: list[str], codes: list[torch.Tensor], check: b
     return engine.speak_turns(turns, {}, params, reuse=Codes(codes), even=False)
 
 
-# Whisper
-
-
-class Ear:
-    """Whisper by transformers, greedy. Sound over 29 s is cut where it is quietest."""
-
-    def __init__(self, folder: pathlib.Path, device: str):
-        from tokenizers import Tokenizer
-        from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
-
-        dtype = torch.float16 if device != "cpu" else torch.float32
-        self._model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=dtype).to(device).eval()
-        self._model.tie_weights()
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._features, self._device, self._dtype = WhisperFeatureExtractor(), device, dtype
-
-    def __call__(self, wavs: list[torch.Tensor], size: int = 64) -> list[str]:
-        parts, owners = [], []
-        for number, wav in enumerate(wavs):
-            sound = resample(wav, SAMPLE_RATE, 16_000)
-            while len(sound) > _LONGEST * 16_000:
-                level = sound[20 * 16_000 : _LONGEST * 16_000].square().unfold(0, 1600, 400).mean(1)
-                cut = 20 * 16_000 + int(level.argmin()) * 400 + 800
-                parts.append(sound[:cut].numpy())
-                owners.append(number)
-                sound = sound[cut:]
-            parts.append(sound.numpy())
-            owners.append(number)
-        heard, order = [""] * len(wavs), sorted(range(len(parts)), key=lambda number: len(parts[number]))
-        texts = [""] * len(parts)
-        for first in range(0, len(order), size):
-            own = order[first : first + size]
-            for number, text in zip(own, self._batch([parts[one] for one in own]), strict=True):
-                texts[number] = text.strip()
-        for number, text in zip(owners, texts, strict=True):
-            heard[number] = f"{heard[number]} {text}".strip()
-        return heard
-
-    def _batch(self, sounds: list[np.ndarray]) -> list[str]:
-        made = self._features(sounds, sampling_rate=16_000, return_tensors="pt", device=self._device)
-        encoded = self._model.model.encoder(made.input_features.to(self._device, self._dtype))
-        ids, past, found = torch.tensor([_ENGLISH] * len(sounds), device=self._device), None, []
-        done = torch.zeros(len(sounds), dtype=torch.bool, device=self._device)
-        for step in range(_MOST_TOKENS):
-            out = self._model(decoder_input_ids=ids, encoder_outputs=encoded, past_key_values=past, use_cache=True)
-            past, logits = out.past_key_values, out.logits[:, -1].float()
-            logits[:, _END + 1 :] = -torch.inf
-            logits[:, _END] -= 1e9 * (step == 0)
-            token = logits.argmax(-1).masked_fill(done, _END)
-            done |= token == _END
-            found.append(token)
-            ids = token[:, None]
-            if step % 8 == 7 and done.all():
-                break
-        rows = torch.stack(found, 1).tolist()
-        return [self._tokenizer.decode([one for one in row if one < _END]) for row in rows]
-
-
 def hear(given: argparse.Namespace):
     """Let Whisper write down each chunk."""
     told, codes = read(given.files[0])
@@ -245,75 +179,14 @@ def hear(given: argparse.Namespace):
     given.files[1].write_text(json.dumps(heard), encoding="utf-8")
 
 
-# What was said, by Whisper's text
-
-
-@functools.lru_cache(1 << 16)
-def _cost(word: str, other: str) -> float:
-    ratio = 1.0 if word == other else difflib.SequenceMatcher(None, word, other).ratio()
-    return 0.0 if word == other else 1.1 - 0.6 * ratio if ratio > 0.5 else 1.2
-
-
-def aligned(text: str, heard: str) -> list[tuple[int | None, int | None]]:
-    """Pair the words of a text with those heard, by the fewest edits; like words may take each other's place."""
-    from training.hearing import words_of
-
-    words, others = words_of(text), words_of(heard)
-    table = np.zeros((len(words) + 1, len(others) + 1))
-    table[:, 0], table[0] = np.arange(len(words) + 1), np.arange(len(others) + 1)
-    for row, word in enumerate(words, 1):
-        for column, other in enumerate(others, 1):
-            near = table[row - 1, column - 1] + _cost(word, other)
-            table[row, column] = min(near, table[row - 1, column] + 1, table[row, column - 1] + 1)
-    row, column, pairs = len(words), len(others), []
-    while row or column:
-        both = row and column and table[row - 1, column - 1] + _cost(words[row - 1], others[column - 1])
-        if row and column and abs(table[row, column] - both) < 1e-9:
-            row, column = row - 1, column - 1
-            pairs.append((row, column))
-        elif row and abs(table[row, column] - table[row - 1, column] - 1) < 1e-9:
-            row -= 1
-            pairs.append((row, None))
-        else:
-            column -= 1
-            pairs.append((None, column))
-    return pairs[::-1]
-
-
-def faults(text: str, heard: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]], set[int]]:
-    """Return (again, lost, wrong): (place, count) of words heard again, (first, stop) of those not heard."""
-    from training.hearing import words_of
-
-    words, others, pairs = words_of(text), words_of(heard), aligned(text, heard)
-    again, lost, at = [], [], 0
-    while at < len(pairs):
-        stop, (row, column) = at, pairs[at]
-        while (
-            stop < len(pairs)
-            and (pairs[stop][0] is None) == (row is None)
-            and (pairs[stop][1] is None) == (column is None)
-        ):
-            stop += 1
-        if row is None and stop - at > 1:
-            place = next((one for one, _ in pairs[stop:] if one is not None), len(words))
-            near = words[max(0, place - 30) : place + 30]
-            known = sum(any(_cost(others[column], one) < 0.65 for one in near) for _, column in pairs[at:stop])
-            if known >= 0.6 * (stop - at):
-                again.append((place, stop - at))
-        elif column is None and stop - at > 1:
-            lost.append((row, row + stop - at))
-        at = stop
-    wrong = {row for row, column in pairs if row is not None and (column is None or words[row] != others[column])}
-    return again, lost, wrong
-
-
-# Measures
-
-
 def planted(given: argparse.Namespace):
     """Double, drop and cut phrases of half a second or more in chunks that Whisper heard right."""
     told, codes = read(given.files[0])
-    heard, engine, draw = json.loads(given.files[1].read_text()), opened(given), random.Random(given.seed)
+    heard, engine, draw = (
+        json.loads(given.files[1].read_text(encoding="utf-8")),
+        opened(given),
+        random.Random(given.seed),
+    )
     known = [faults(text, one) for text, one in zip(told["texts"], heard, strict=True)]
     clean = [number for number, (again, lost, wrong) in enumerate(known) if not again and not lost and len(wrong) < 5]
     draw.shuffle(clean)
@@ -388,7 +261,7 @@ def judged_by(method: str, engine: Engine, texts: list, spliced: list, cases: li
 def natural(given: argparse.Namespace):
     """Judge chunks as they were spoken, with Whisper's text as the truth."""
     told, codes = read(given.files[0])
-    heard, engine = json.loads(given.files[1].read_text()), opened(given)
+    heard, engine = json.loads(given.files[1].read_text(encoding="utf-8")), opened(given)
     speech, rows = spoken(engine, told["texts"], codes), {}
     for chunk, voice, other in zip(speech.said, told["voices"], heard, strict=True):
         again, lost, wrong = faults(chunk.text, other)
@@ -436,7 +309,7 @@ def residual(given: argparse.Namespace):
     names = "before", "after", "heard_first"
     for name, codes, heard in zip(names, given.files[::2], given.files[1::2], strict=False):
         told, _ = read(codes)
-        pairs = list(zip(told["texts"], json.loads(heard.read_text()), strict=True))
+        pairs = list(zip(told["texts"], json.loads(heard.read_text(encoding="utf-8")), strict=True))
         known, words = [faults(*pair) for pair in pairs], sum(len(text.split()) for text, _ in pairs)
         found[name] = {
             "again_per_1000_words": round(1000 * sum(size for again, _, _ in known for _, size in again) / words, 2),

@@ -232,8 +232,8 @@ def serve(args: argparse.Namespace) -> int:
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
     with engine_on(args, replace(config_of(args), context=args.context, batch=args.batch)) as engine:
-        at = args.host, args.port
-        run(engine, *at, args.voices, args.api_key, limits, print, args.access_log, args.host_name)
+        where = args.host, args.port, args.voices
+        run(engine, *where, args.api_key, limits, print, args.access_log, args.host_name)
     return 0
 
 

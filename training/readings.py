@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import re
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
-_SIZES = ((1_000_000_000, "billion"), (1_000_000, "million"), (1000, "thousand"), (100, "hundred"))
+from engine.prompt import english_numbers
+from engine.prompt.english_numbers import cardinal
 
 
 def in_words(number: int) -> str:
-    """Spell out an integer: 1250 -> one thousand two hundred fifty."""
-    if number < 20:
-        return _ONES[number]
-    if number < 100:
-        return _TENS[number // 10] + (f" {_ONES[number % 10]}" if number % 10 else "")
-    size, name = next((size, name) for size, name in _SIZES if number >= size)
-    rest = f" {in_words(number % size)}" if number % size else ""
-    return f"{in_words(number // size)} {name}{rest}"
+    """Spell out an integer without hyphens: 1250 -> one thousand two hundred fifty."""
+    return cardinal(number).replace("-", " ")
 
 
 def _pair(number: int) -> str:
     """Spell out the last two figures of a time or a year."""
-    return f"oh {_ONES[number]}" if number < 10 else in_words(number)
+    return f"oh {cardinal(number)}" if number < 10 else in_words(number)
 
 
 def year(number: int) -> str:
@@ -39,9 +28,7 @@ def year(number: int) -> str:
 
 def ordinal(number: int) -> str:
     """21 -> twenty first."""
-    *first, last = in_words(number).split()
-    th = last[:-1] + "ie" if last.endswith("y") else re.sub("ve$", "f", last)
-    return " ".join([*first, _ORDINALS.get(last) or f"{th}th"])
+    return english_numbers.ordinal(number).replace("-", " ")
 
 
 def _money(match: re.Match) -> str:
@@ -57,7 +44,7 @@ def _time(match: re.Match) -> str:
 
 def digits(match: re.Match) -> str:
     """Spell out each figure."""
-    return " ".join(_ONES[int(digit)] for digit in match[0] if digit.isdigit())
+    return english_numbers.digits(match[0])
 
 
 _RULES = (
@@ -65,7 +52,7 @@ _RULES = (
     (r"\b(\d{1,2}):(\d\d)\b", _time),
     (r"\b\d{3}-\d{4}\b", digits),
     (r"\b\d{1,3}(?:,\d{3})+\b", lambda m: in_words(int(m[0].replace(",", "")))),
-    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {' '.join(_ONES[int(d)] for d in m[2])}"),
+    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {english_numbers.digits(m[2])}"),
     (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(int(m[1]))),
     (r"\b\d{4}\b", lambda m: year(int(m[0]))),
     (r"\b0\d+\b", digits),

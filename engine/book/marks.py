@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 LOOK_BACK = 16  # characters before a mark that decide
-# Behind a unit, a formula or a number that is no year, a raised digit is a power: m², mc², 10².
+# Behind a unit, a formula or a number that is not a year, a raised digit is a power: m², mc², 10².
 _POWER = re.compile(
     r"(?:(?<!\w)(?:[^\W\d_aAI]|[^\W\d_aeiouyAEIOUY]{2}|[A-Z]{2}|[kcmdµ]m)|(?<![\d.,])(?!(?:1\d|20)\d\d$)[\d.,]*\d)$"
 )

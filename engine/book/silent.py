@@ -1,4 +1,4 @@
-"""What is not read aloud of a document: note marks, notes, page numbers, hidden parts; and blank lines as breaks."""
+"""Leaves out the parts of a document that are not read aloud: note marks, notes, page numbers and hidden text."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class _Pass:
         is_sure = bool(target) and (
             any(one.name == "sup" for one in inside) or bool(_SURE.match(text) or _NOTE_TARGET.fullmatch(target))
         )
-        if target and not is_sure and self._said[-1].isspace():  # see chapter 3
+        if target and not is_sure and self._said[-1].isspace():  # as in: see chapter <a>3</a>
             return
         self._held = element, element.parts, is_sure or link is not None
         if link is not None:

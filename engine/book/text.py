@@ -12,37 +12,30 @@ from .marks import told
 from .signs import without_low_lines
 
 _KINDS = (
-    "chapter|part|book|act|letter|canto|volume|section|kapitel|teil|buch|akt|chapitre|partie|livre|tome|"
-    "acte|capítulo|parte|"
-    "libro|acto|livro|ato|capitolo|atto|hoofdstuk|deel|rozdział|część|глава|часть|книга|том|розділ|частина"
+    "chapter|part|book|act|letter|canto|volume|section|kapitel|teil|buch|akt|chapitre|partie|livre|tome|acte|"
+    "capítulo|parte|libro|acto|livro|ato|capitolo|atto|hoofdstuk|deel|rozdział|część|глава|часть|книга|том|"
+    "розділ|частина"
 )
 _ALONE = (
-    "prologue|epilogue|preface|foreword|afterword|introduction|conclusion|interlude|vorwort|nachwort|"
-    "prolog|epilog|einleitung|"
-    "préface|avant-propos|épilogue|prólogo|epílogo|prefacio|prefácio|introducción|introdução|prologo|"
-    "epilogo|prefazione|"
-    "introduzione|пролог|эпилог|предисловие|введение|послесловие|序章|终章|終章|序|前言|后记|後記|あとがき|プロローグ|エピローグ|"
-    "프롤로그|에필로그"
+    "prologue|epilogue|preface|foreword|afterword|introduction|conclusion|interlude|vorwort|nachwort|prolog|"
+    "epilog|einleitung|préface|avant-propos|épilogue|prólogo|epílogo|prefacio|prefácio|introducción|introdução|"
+    "prologo|epilogo|prefazione|introduzione|пролог|эпилог|предисловие|введение|послесловие|序章|终章|終章|序|前言|后记|後記|"
+    "あとがき|プロローグ|エピローグ|프롤로그|에필로그"
 )
 # Numbers in words by language: cardinals, and how ordinals begin. "the" and "der" stand before one: Chapter the Last.
 _CARDINALS = (
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen "
-    "nineteen twenty thirty forty fifty sixty the last eins zwei drei vier fünf sechs sieben acht neun "
-    "zehn elf zwölf un deux "
-    "trois quatre cinq sept huit neuf dix onze douze treize uno dos tres cuatro cinco seis siete ocho "
-    "nueve diez once doce "
-    "due tre quattro cinque sei sette otto nove dieci um dois três quatro sete oito dez один два три "
-    "четыре пять"
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fifty sixty the last eins zwei drei vier fünf sechs sieben acht neun "
+    "zehn elf zwölf un deux trois quatre cinq sept huit neuf dix onze douze treize uno dos tres cuatro cinco "
+    "seis siete ocho nueve diez once doce due tre quattro cinque sei sette otto nove dieci um dois três quatro "
+    "sete oito dez один два три четыре пять"
 )
 _ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth last erst zweit "
-    "dritt viert fünft "
-    "sechst sieb acht neunt zehnt elft zwölft letzt premi prem deuxi seconde troisi quatri cinqui sixi "
-    "septi huiti neuvi dixi "
-    "onzi douzi derni primer segund tercer cuart quint sext séptim octav noven décim últim prim terz "
-    "quart sest settim ottav "
-    "non decim ultim primeir terceir sétim oitav перв втор трет четв пят шест седьм восьм девят десят последн"
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth last erst zweit dritt "
+    "viert fünft sechst sieb acht neunt zehnt elft zwölft letzt premi prem deuxi seconde troisi quatri cinqui "
+    "sixi septi huiti neuvi dixi onzi douzi derni primer segund tercer cuart quint sext séptim octav noven décim "
+    "últim prim terz quart sest settim ottav non decim ultim primeir terceir sétim oitav перв втор трет четв пят "
+    "шест седьм восьм девят десят последн"
 )
 _ORDINAL = rf"(?:(?:the|der|die|das|la|le|el|il|o|a)\s+)?(?:{'|'.join(_ORDINALS.split())})[^\W\d_]{{0,6}}"
 _NUMBER = rf"(?:\d+|[ivxlcdm]+|(?:{'|'.join(_CARDINALS.split())})(?:[- ]\w+)?|{_ORDINAL}|\w{{1,15}}цат\w{{1,4}})"

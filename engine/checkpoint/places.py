@@ -163,7 +163,7 @@ def places_in_pickle(path: Path, nested: bool = False) -> dict[str, Place]:
 
 
 def _flat(state: dict) -> dict:
-    """Join the names of a table of tables. Names that are no text, or stand twice, are left to be refused."""
+    """Join the names of a table of tables. Names that are not text or occur twice are left to be refused."""
     flat: dict = {}
     for name, value in state.items():
         inner = value if isinstance(value, dict) else {"": value}

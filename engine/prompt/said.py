@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Respelling:
-    """What is said in place of text[start:stop]."""
+    """Text that is said in place of text[start:stop]."""
 
     start: int
     stop: int

@@ -12,9 +12,8 @@ from ..core.codes import apply_v3
 from ..core.sequence import Sequence as Prompt
 from ..device.memory import to_device
 from ..prompt.builder import FILLER, PromptBuilder
-from ..prompt.chunking import split_sentences, split_words
 from ..talker import Talker
-from .letters import said_words, token_shares
+from .letters import said_words, token_shares, words_and_sentences
 
 _POSITIONS = 1024  # of a prefill, so that its buffers stay small
 
@@ -47,8 +46,7 @@ def read_words(builder: PromptBuilder, text: str) -> ReadWords | None:
 
     It has no voice: the codes tell how the speaker sounds, and the prompt is shorter.
     """
-    parts = [split_words(sentence) for sentence in split_sentences(text)]
-    words, sentences = [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
+    words, sentences = words_and_sentences(text)
     if not words:
         return None
     prompt = builder.build(text)

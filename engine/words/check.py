@@ -32,7 +32,7 @@ _ENDS = 0.5  # the same share for the first and the last of them
 _SMOOTH = 9  # frames over which attention is averaged
 _LOST = 0.8, 5  # attention below which, for so many frames, the talker has lost the words beside other doubts
 _UNSURE = 0.6, 20  # and where there are none
-_COPY = 7  # frames with equal codes that are no chance
+_COPY = 7  # frames with equal codes that are not by chance
 _NEAR = FRAME_RATE // 2  # frames
 _EVERY = FRAME_RATE  # frames between two checks while somebody listens
 _SURE = FRAME_RATE // 2  # frames into the next sentence after which a sentence is over
@@ -121,15 +121,13 @@ def judge_words(
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
-    fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that he has heard; a sentence
+    fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that were heard; a sentence
     that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
-    edges, letters = (
-        [*firsts.tolist(), len(words)],
-        np.add.reduceat([_letters(word) for word in forms or words], firsts),
-    )
+    edges = [*firsts.tolist(), len(words)]
+    letters = np.add.reduceat([_letters(word) for word in forms or words], firsts)
     path = free_path(attention, _SKIP + _SKIP_LETTER * letters, is_whole=ended)
     sure = attention[np.arange(len(path)), path]
     if sure.mean() < _LEAST:

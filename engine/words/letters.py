@@ -18,7 +18,13 @@ from .word import Word
 
 def words_of(text: str) -> list[str]:
     """Return the words of a chunk, with their punctuation, without tags. Each has a letter or digit."""
-    return [word for sentence in split_sentences(text) for word in split_words(sentence)]
+    return words_and_sentences(text)[0]
+
+
+def words_and_sentences(text: str) -> tuple[list[str], list[int]]:
+    """Return the words of `words_of`, and the number of each one's sentence."""
+    parts = [split_words(sentence) for sentence in split_sentences(text)]
+    return [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
 
 
 def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int = 0) -> tuple[Word, ...]:
@@ -28,11 +34,10 @@ def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int =
     """
     found, rest = [], iter(words)
     for chunk in chunks:
-        sentences = split_sentences(chunk.text)
-        numbers = [at for at, sentence in enumerate(sentences, first) for _ in split_words(sentence)]
+        _, numbers = words_and_sentences(chunk.text)
         own = list(itertools.islice(rest, len(numbers) if chunk.is_spoken else 0))
-        own = [replace(word, sentence=number) for word, number in zip(own, numbers, strict=False)]
-        first += len(sentences)
+        own = [replace(word, sentence=first + number) for word, number in zip(own, numbers, strict=False)]
+        first += len(split_sentences(chunk.text))
         for doubt in chunk.verdict.doubts if chunk.verdict else ():
             for number in range(*doubt.words):
                 own[number] = replace(own[number], doubt=doubt.kind)

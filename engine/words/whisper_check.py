@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from ..core.config import FRAME_SAMPLES
-from ..prompt.chunking import split_sentences, split_words
+from ..prompt.chunking import split_sentences
 from ..speech.verdict import Doubt, Verdict
 from .check import passages_of, starts_of
+from .letters import words_and_sentences, words_of
 from .whisper import WhisperAligner
 
 _LEAST = 8  # letters of words that Whisper would not leave out by itself
@@ -56,10 +57,8 @@ def judge_written(text: str, written: str, edges: list[int], ended: bool = True,
 
     edges: the first frame of each of the chunk's words, and the number of frames. heard: all of it stays.
     """
-    parts = [split_words(sentence) for sentence in split_sentences(text)]
-    words, sentences = [word for part in parts for word in part], [at for at, part in enumerate(parts) for _ in part]
-    said = [word for sentence in split_sentences(written) for word in split_words(sentence)]
-    asked, got = [*map(_plain, words)], [*map(_plain, said)]
+    words, sentences = words_and_sentences(text)
+    asked, got = [*map(_plain, words)], [*map(_plain, words_of(written))]
     matcher = SequenceMatcher(None, asked, got, autojunk=False)
     if sum(block.size for block in matcher.get_matching_blocks()) < _ALIKE * len(words):
         return None
@@ -68,10 +67,10 @@ def judge_written(text: str, written: str, edges: list[int], ended: bool = True,
         for kind, first, stop in _differences(matcher, asked, got)
         if ended or kind != "missing" or stop < len(words)
     ]
-    own = np.array(sentences)
+    own, count = np.array(sentences), len(split_sentences(text))
     spoken = np.repeat(own, np.diff([0, *edges[1:]]))  # the sentence of each frame
-    starts = starts_of(spoken, len(parts))
-    fixed = (len(parts), edges[-1]) if heard else (0, 0)
+    starts = starts_of(spoken, count)
+    fixed = (count, edges[-1]) if heard else (0, 0)
     mended = () if heard else passages_of(doubts, own, spoken, starts, fixed)
     return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if heard else ())
 

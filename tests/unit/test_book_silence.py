@@ -1,4 +1,4 @@
-"""What a book's documents hold but a reader does not say: note marks, notes, hidden parts, and breaks of scenes."""
+"""Parts of books that are not read aloud: note marks, notes and hidden text. Scene breaks become pauses."""
 
 import pytest
 from higgs_tts.engine import read_book, read_book_text

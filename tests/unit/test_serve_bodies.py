@@ -4,6 +4,7 @@ import base64
 import json
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
-from higgs_tts.engine.serve import bodies, clips
+from higgs_tts.engine.serve import bodies, clips, connections
 from higgs_tts.engine.serve.bodies import parse_form, parse_json
 from higgs_tts.engine.serve.calls import BadCall
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
@@ -21,6 +22,7 @@ SHORT = {"input": "One apple.", "max_new_tokens": 20, "retries": 0, "response_fo
 VOICES = "/v1/audio/voices"
 FORM = "Content-Type: multipart/form-data; boundary=edge"
 HUGE = b"9" * 5000
+CHUNKED = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +86,21 @@ def test_an_oversized_body_is_not_read(port):
 
 
 def test_a_body_whose_chunks_are_wrong_is_refused_without_a_traceback(port, caplog):
-    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(head + b"5\r\n{{{{{\r\nzz\r\n{{\r\n")
+        connection.sendall(CHUNKED + b"5\r\n{{{{{\r\nzz\r\n{{\r\n")
         assert b" 400 " in connection.recv(1 << 12)
+    assert is_well(port) and not caplog.records
+
+
+def test_a_wrong_chunk_behind_a_whole_one_ends_the_body(port, monkeypatch, caplog):
+    """aiohttp may tell nobody of it, so the time for a body ends the wait."""
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(CHUNKED + b"5\r\n{{{{{\r\n")
+        time.sleep(0.1)
+        connection.sendall(b"zz\r\n{{\r\n")
+        answer = connection.recv(1 << 12)
+        assert b" 400 " in answer or b" 408 " in answer
     assert is_well(port) and not caplog.records
 
 

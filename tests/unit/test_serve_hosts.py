@@ -1,4 +1,4 @@
-"""Who may call a server without a key: no page of another site, and none whose name was rebound to this machine."""
+"""Calls without a key: pages of other sites are refused, and so are names that were rebound to this machine."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What the embedded model gets in place of figures, units, signs and capitals, and that all else refers to the text."""
+"""Figures, units, signs and capitals in words for the embedded model. Times, subtitles and doubts keep the text."""
 
 import functools
 import json
