@@ -183,7 +183,7 @@ class DeviceSession:
             for _ in sound.push(frames):
                 if self._waveform.together == 1:
                     yield self._heard()
-            if sequence.listened and sequence in self._checks:
+            if sequence.listened and sequence.codes and sequence in self._checks:
                 frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes))
                 self._cleared[sequence] = frames * FRAME_SAMPLES
             if sequence.finished:
@@ -192,7 +192,7 @@ class DeviceSession:
     def _judge(self, sequence: Sequence) -> None:
         """Check a complete sequence."""
         check = self._checks.pop(sequence, None)
-        if check is not None:
+        if check is not None and sequence.codes:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):  # costs only the verdict
                 sequence.verdict = check.verdict(torch.cat(sequence.codes), sequence.ended)
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.core.codes import BOC, EOC
 from higgs_tts.engine.decode.scheduler import Scheduler
 
@@ -127,6 +127,14 @@ def test_the_engine_stays_usable_after_the_error(written, family, executor, valu
         again = engine.speak(text, voice, params)
         assert torch.equal(again.codes, expected.codes) and torch.equal(again.wav, expected.wav)
     assert engine.held_bytes == 0
+
+
+def test_checked_speech_that_somebody_hears_stops_before_its_first_frame():
+    with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
+        engine.speak("One.", params=SamplingParams(seed=7, max_frames=10))  # finds out that heads align
+        engine.loaded.talker.layers[-1].text.down.data[0, :1].fill_(NAN)
+        with pytest.raises(HiggsError, match=REFUSED):
+            engine.speak("One line. And another one.", listener=Listener(on_audio=lambda wav: None))
 
 
 def test_nan_from_the_codec_is_reported(written):
