@@ -66,8 +66,7 @@ def test_memory_told_to_comfyui_matches_the_driver_s(folder, tmp_path, family, d
     before = free_bytes()
     with Engine(config(tmp_path, context=4096, dtype=dtype)) as engine:
         for _ in range(2):
-            torch.cuda.synchronize()
-            taken = before - torch.cuda.mem_get_info()[0]
+            taken = before - free_bytes()  # ComfyUI counts what torch keeps for later as free
             assert abs(taken - engine.held_bytes) <= 0.02 * taken
             engine.speak(TEXT, params=PARAMS)
         assert engine.held_bytes >= engine.planned_bytes
