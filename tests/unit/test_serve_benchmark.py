@@ -10,6 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+pytestmark = pytest.mark.matrix  # a minute for what no user runs
 
 
 @pytest.fixture
