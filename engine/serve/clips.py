@@ -112,7 +112,6 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
         check_rate(clip[1], "The clip")
     except HiggsError as error:
         raise BadCall(str(error), param) from error
-    except RuntimeError as error:  # soundfile's own
-        reason = str(error).rpartition(": ")[2]  # it begins with the name of an object in memory
-        raise BadCall(f"the clip cannot be read as audio ({reason}). Send WAV or FLAC.", param) from error
+    except RuntimeError as error:
+        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
     return clip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..files.portable_names import composed, portable_parts
 from ..files.whole_file import file_stamp
-from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES
+from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES, FILM_SUFFIXES
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
@@ -88,7 +88,7 @@ class VoiceFolder:
         found = {}
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES):
+                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES):
                     found[_key(path.stem)] = path
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from ..audio.packed import packed_seconds, read_packed
 from ..audio.resample import check_rate, resample
 from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..core.errors import HiggsError
@@ -21,7 +22,8 @@ from ..files.plain_text import read_plain_text
 
 Wave = torch.Tensor | np.ndarray  # clip [S] or [C, S]
 
-CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".m4a", ".aac", ".wma")
+FILM_SUFFIXES = (".mp4", ".mov", ".webm", ".3gp")  # their sound is a clip too
 _TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, in order of precedence
 BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
@@ -40,20 +42,22 @@ def _mono(wav: Wave) -> torch.Tensor:
 
 
 def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[np.ndarray, int]:
-    """Read an audio file as (wav [C, S] float32, Hz).
+    """Read a sound file, or the sound of a film, as (wav [C, S] float32, Hz).
 
-    Raises HiggsError if it is missing, unreadable or unusable, or longer than `most` seconds by its header.
+    Raises HiggsError if it is missing, unreadable or unusable, or longer than `most` seconds.
     """
-    with _file_at(path) as file:
-        return _samples(file, str(path), most), file.samplerate
+    with _file_at(path) as (file, sound):
+        return _samples(file, sound, _check(str(path), most))
 
 
 def decode_clip(
     data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
 ) -> tuple[torch.Tensor, int]:
-    """Decode the bytes of an audio file, like `read_clip`. Raises RuntimeError if they are not audio."""
-    with _opened(_Bytes(data)) as file:
-        return torch.from_numpy(_samples(file, what, most)), file.samplerate
+    """Decode the bytes of a file, like `read_clip`. Raises RuntimeError with the reason if they are not sound."""
+    file = _Bytes(data)
+    with _opened(file) as sound:
+        wav, rate = _samples(file, sound, _check(what, most))
+    return torch.from_numpy(wav), rate
 
 
 class _Bytes(io.BytesIO):
@@ -63,30 +67,48 @@ class _Bytes(io.BytesIO):
         return super().seek(max(0, offset) if whence == os.SEEK_SET else offset, whence)
 
 
-def _opened(file: str | os.PathLike | BinaryIO) -> Any:
-    return import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
+@contextmanager
+def _opened(file: Path | BinaryIO) -> Iterator[Any]:
+    """Open a file with soundfile. Yields None if it cannot: others are left to PyAV."""
+    try:
+        sound = import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
+    except (RuntimeError, TypeError):  # soundfile's own
+        yield None
+    else:
+        with sound:
+            yield sound
 
 
 @contextmanager
-def _file_at(path: str | os.PathLike) -> Iterator[Any]:
-    """Open an audio file. Raises HiggsError if it is not audio, also while it is read."""
-    if not Path(path).is_file():
+def _file_at(path: str | os.PathLike) -> Iterator[tuple[Path, Any]]:
+    """Open a file like `_opened`. Raises HiggsError if it is not sound, also while it is read."""
+    file = Path(path)
+    if not file.is_file():
         raise HiggsError(f"There is no audio file at {path}.")
     try:
-        with _opened(path) as file:
-            yield file
+        with _opened(file) as sound:
+            yield file, sound
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
 
 
-def _samples(file: Any, what: str, most: float) -> np.ndarray:
-    """Read an open audio file as [C, S], after checking its header."""
-    check_rate(file.samplerate, what)
-    if file.channels > MOST_CHANNELS:
-        raise HiggsError(f"{what} has {file.channels} channels. Save it with one or two.")
-    if (seconds := file.frames / file.samplerate) > most:
-        raise _too_long(what, seconds, most)
-    return file.read(file.frames, dtype="float32", always_2d=True).T
+def _check(what: str, most: float) -> Callable[[int, int, float], None]:
+    def check(rate: int, channels: int, seconds: float) -> None:
+        check_rate(rate, what)
+        if channels > MOST_CHANNELS:
+            raise HiggsError(f"{what} has {channels} channels. Save it with one or two.")
+        if seconds > most:
+            raise _too_long(what, seconds, most)
+
+    return check
+
+
+def _samples(file: Path | BinaryIO, sound: Any, check: Callable[[int, int, float], None]) -> tuple[np.ndarray, int]:
+    """Read (wav [C, S], Hz), after checking the header."""
+    if sound is None:
+        return read_packed(file, check)
+    check(sound.samplerate, sound.channels, sound.frames / max(1, sound.samplerate))
+    return sound.read(sound.frames, dtype="float32", always_2d=True).T, sound.samplerate
 
 
 def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
@@ -109,9 +131,11 @@ def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
 
 
 def clip_seconds(path: str | os.PathLike) -> float:
-    """Return the seconds of an audio file from its header. Raises HiggsError if it cannot be read."""
-    with _file_at(path) as file:
-        return file.frames / max(1, file.samplerate)
+    """Return the seconds of a sound file, from its header if it tells them. Raises HiggsError if it cannot be read."""
+    with _file_at(path) as (file, sound):
+        if sound is None:
+            return packed_seconds(file, _check(str(path), MAX_CLIP_SECONDS))
+        return sound.frames / max(1, sound.samplerate)
 
 
 def check_clip(wav: Wave, sample_rate: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from higgs_tts.engine import (
+    CLIP_SUFFIXES,
     DOWNLOADS,
     VERSION,
     CueParams,
@@ -60,7 +61,7 @@ def test_node_ids_stay_those_of_shared_workflows(schemas):
 @pytest.mark.parametrize(
     "node, widget, suffixes, prefix",
     [
-        ("HiggsTTSLoadVoice", "voice", {".wav", ".flac", ".mp3", ".ogg"}, "input/"),
+        ("HiggsTTSLoadVoice", "voice", set(CLIP_SUFFIXES), "input/"),
         ("HiggsTTSBook", "book", {".txt", ".md", ".markdown", ".epub"}, ""),
         ("HiggsTTSSubtitles", "srt", {".srt", ".vtt"}, ""),
     ],
