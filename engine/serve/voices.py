@@ -43,9 +43,17 @@ class VoiceFolder:
             "voice_not_found",
         )
 
-    def found(self, name: str) -> tuple[Path, Voice | None]:
-        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`."""
-        path = self.find(name)
+    def found(self, name: str) -> tuple[Path, Voice | None] | None:
+        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`.
+
+        None for a stock name that no file has: the model's own voice.
+        """
+        try:
+            path = self.find(name)
+        except BadCall:
+            if _key(name) in STOCK_VOICES:
+                return None
+            raise
         return path, self.kept(path)
 
     def kept(self, path: Path) -> Voice | None:
@@ -69,7 +77,7 @@ class VoiceFolder:
         parts = portable_parts(name)
         if len(parts) != 1 or len(name := parts[0]) > _MOST_LETTERS:
             raise BadCall("a voice name may have up to 64 letters, and must be one that files can have.", "name")
-        if _key(name) in {*self._files(), *STOCK_VOICES}:
+        if _key(name) in self._files():
             raise BadCall(f"a voice named {name!r} already exists. Choose another name, or delete it.", "name", 409)
         voice.save(self._folder / f"{name}{_SAVED}")
         return name
