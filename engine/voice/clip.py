@@ -211,6 +211,12 @@ def _cut_peaks(wav: torch.Tensor) -> int:
     return int((full.diff(dim=-1) > 0).sum())
 
 
+def built_in_clip(name: str) -> Path | None:
+    """Return the built-in clip of that name: amber, or built-in/amber.flac as in the nodes. None if there is none."""
+    plain = name.strip().replace("\\", "/").lower().removeprefix("built-in/").removesuffix(".flac")
+    return next((path for path in BUILT_IN_CLIPS.glob("*.flac") if path.stem == plain), None)
+
+
 def transcript_of(clip: Path) -> tuple[str, str]:
     """Return (transcript of a clip, name of the text file beside it), both empty if there is none.
 
