@@ -13,7 +13,9 @@ from ..core.errors import HiggsError
 from ..core.optional import import_optional
 
 # FFmpeg's demuxers. Not those of playlists, which open other files and addresses.
-_FORMATS = "aac,aiff,amr,asf,avi,caf,flac,flv,matroska,webm,mov,mp4,mp3,mpeg,mpegts,ogg,w64,wav"
+_FORMATS = (
+    "aac,ac3,aiff,amr,ape,asf,avi,caf,dts,eac3,flac,flv,matroska,mov,mp3,mp4,mpeg,mpegts,mxf,ogg,rm,tta,w64,wav,webm,wv"
+)
 # Called with (Hz, channels, seconds) by the header, then as sound is decoded; raises to refuse it.
 Check = Callable[[int, int, float], None]
 

@@ -51,7 +51,7 @@ def encoded(wav: torch.Tensor, sound: str) -> bytes:
     if sound == "pcm":
         return pcm_bytes(wav)
     if sound not in _FILES:
-        encoder = encoder_of(sound)
+        encoder = _Compressed(*_CODECS[sound])
         return encoder.encode(wav) + encoder.end()
     kind, subtype = _FILES[sound]
     buffer = io.BytesIO()

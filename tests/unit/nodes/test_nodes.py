@@ -74,6 +74,11 @@ def test_file_choices_allow_uploads(schemas, node, widget, suffixes, prefix):
     assert {*told["accept"].split(",")} == suffixes and told["prefix"] == prefix
 
 
+def test_info_of_a_voice_holds_the_warnings_about_its_clip(load_module):
+    voice = Voice(torch.zeros(125, 8, dtype=torch.int64), "Good morning to all of you.", warnings=("Too loud.",))
+    assert load_module("voice").describe(voice, "") == "5.0 s, 'Good morning to all of you.'\nWarning: Too loud."
+
+
 def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):
     settings = {
         "HiggsTTSSpeak": SamplingParams,
