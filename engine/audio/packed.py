@@ -24,7 +24,7 @@ def read_packed(file: Path | BinaryIO, check: Check) -> tuple[np.ndarray, int]:
     """Decode the first audio track as (wav [C, n] float32, Hz). Raises RuntimeError with the reason if it cannot."""
     with _opened(file) as (container, track):
         samples = bytearray()  # interleaved; grows without a second copy, whatever the header claims
-        rate, channels = track.codec_context.sample_rate, track.codec_context.layout.nb_channels
+        rate, channels = track.codec_context.sample_rate, track.codec_context.layout.nb_channels or 1
         check(rate, channels, _seconds(container, track))
         to_floats = import_optional("av", "AudioResampler")(format="flt")
         for frame in container.decode(track):

@@ -37,11 +37,11 @@ PLAIN = {
 }
 
 
-def packed(suffix, wav=AMBER[0], film=False):
+def packed(suffix, wav=AMBER[0], film=False, **options):
     av = pytest.importorskip("av", reason="PyAV is not installed")
     container, encoder, rate = PACKED[suffix]
     made = io.BytesIO()
-    with av.open(made, "w", format=container) as file:
+    with av.open(made, "w", format=container, options=options) as file:
         picture = file.add_stream("mpeg4", rate=1) if film else None
         if picture:
             picture.width = picture.height = 16
@@ -86,6 +86,20 @@ def test_the_sound_of_a_film_is_a_clip(tmp_path):
     (tmp_path / "a.mp4").write_bytes(packed("mp4", film=True))
     wav, rate = read_clip(tmp_path / "a.mp4")
     assert wav.shape[1] / rate == pytest.approx(AMBER.shape[1] / RATE, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options"), [("webm", {"live": "1"}), ("mp4", {"movflags": "frag_keyframe+empty_moov"})]
+)
+def test_what_browsers_record_without_a_length_is_read(suffix, options, tmp_path):
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(packed(suffix, **options))
+    wav, rate = read_clip(path)
+    assert wav.shape[1] / rate == pytest.approx(AMBER.shape[1] / RATE, abs=0.1)
+    assert clip_seconds(path) == pytest.approx(AMBER.shape[1] / RATE, abs=0.1)
+    path.write_bytes(packed(suffix, np.tile(AMBER[0], 6), **options))
+    with pytest.raises(HiggsError, match=r"is 3\d\.\d s long; more than 30 s"):
+        read_clip(path)
 
 
 @pytest.mark.parametrize("suffix", PACKED)
