@@ -77,6 +77,7 @@ from .speech.speech_input import Listener
 from .voice.clip import (
     BUILT_IN_CLIPS,
     CLIP_SUFFIXES,
+    FILM_SUFFIXES,
     MAX_CLIP_SECONDS,
     MIN_CLIP_SECONDS,
     Wave,
@@ -174,6 +175,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "read_whole",
     "BUILT_IN_CLIPS",
     "CLIP_SUFFIXES",
+    "FILM_SUFFIXES",
     "transcript_of",
     "ClipParams",
     "Wave",

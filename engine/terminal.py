@@ -7,13 +7,14 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from . import (
+    BUILT_IN_CLIPS,
     SAMPLE_RATE,
     CueParams,
     Engine,
@@ -32,6 +33,7 @@ from . import (
     said_as,
     speak_cues,
     to_srt,
+    transcript_of,
 )
 from . import narrate as narrate_book
 from .core.config import CallLimits
@@ -52,6 +54,7 @@ from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
 from .tools.tiny import write_tiny
+from .voice.clip import built_in_clip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,7 +167,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
     with engine:
-        voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
+        voices = _voices(engine, sheet.head, path)
         voices |= {"": voice} if (voice := _own_voice(engine, args)) else {}
         if args.voice and "" not in sheet.speakers:
             print("warning: --voice was not used, because every cue has a name.", file=sys.stderr)
@@ -192,7 +195,7 @@ def narrate(args: argparse.Namespace) -> int:
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:
-        voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
+        voices = _voices(engine, book.head, args.book)
         if args.voice:
             voices[""] = _voice(engine, args.voice, args.transcript)
         try:
@@ -218,8 +221,9 @@ def voice(args: argparse.Namespace) -> int:
     """Encode a reference clip as a voice file."""
     out = writable(args.out, ".safetensors")
     made = _voice(Engine(config_of(args)), args.reference, args.transcript)
-    if not made.transcript:
-        print("warning: cloning works less well without a --transcript.", file=sys.stderr)
+    missing = () if made.transcript else ("cloning works less well without a --transcript.",)
+    for warning in (*made.warnings, *missing):
+        print(f"warning: {warning}", file=sys.stderr)
     path = made.save(out)
     print(f"saved a voice with {made.seconds:.2f} s of reference audio in {path}")
     return 0
@@ -301,13 +305,25 @@ def _own_voice(engine: SpeechAPI, args: argparse.Namespace) -> Voice | None:
     return _voice(engine, args.voice, args.transcript) if args.voice and not is_theirs else None
 
 
-def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
-    """Load a voice file, or encode a clip."""
-    if Path(path).suffix == ".safetensors":
+def _voices(engine: SpeechAPI, head: Mapping[str, str], file: Path) -> dict[str, Voice]:
+    """Return the voices that a file's head names: built-in ones, or files beside it."""
+    return {name: _voice(engine, voice, None, file.parent) for name, voice in head.items()}
+
+
+def _voice(engine: SpeechAPI, name: str, transcript: str | None, folder: Path = Path()) -> Voice:
+    """Load a voice file, or encode a clip: a path from `folder`, or the name of a built-in voice."""
+    path = folder / name
+    if not path.is_file() and not (path := built_in_clip(name)):
+        known = ", ".join(sorted(clip.stem for clip in BUILT_IN_CLIPS.glob("*.flac")))
+        raise HiggsError(
+            f"There is no file {folder / name}, and no built-in voice of that name. Give the path of a clip or a saved "
+            f"voice, or one of: {known}."
+        )
+    if path.suffix == ".safetensors":
         if transcript:
             raise HiggsError(f"{path} is a saved voice that has its own transcript. Omit --transcript.")
         return Voice.load(path)
-    return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
+    return engine.encode_voice(*read_clip(path), transcript or transcript_of(path)[0], path.stem)
 
 
 def _dialogue(
@@ -317,5 +333,5 @@ def _dialogue(
     dialogue = dialogue_in(path, said, engine.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
+    voices = _voices(engine, dialogue.head, path)
     return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, even=not args.uneven)

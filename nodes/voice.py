@@ -104,7 +104,7 @@ def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "
 
 def describe(voice: Voice, remedy: str) -> str:
     """Return the info output. remedy: what to do about a missing transcript."""
-    if voice.transcript:
-        warning = misfit(voice.transcript, voice.seconds)
-        return f"{voice.seconds:.1f} s, {voice.transcript!r}" + (f"\nWarning: {warning}" if warning else "")
-    return f"{voice.seconds:.1f} s\nWarning: cloning works less well without a transcript. {remedy}".rstrip()
+    missing = f"cloning works less well without a transcript. {remedy}".rstrip()
+    warning = misfit(voice.transcript, voice.seconds) if voice.transcript else missing
+    told = f"{voice.seconds:.1f} s" + (f", {voice.transcript!r}" if voice.transcript else "")
+    return "\n".join([told, *(f"Warning: {one}" for one in (*voice.warnings, warning) if one)])

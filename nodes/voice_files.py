@@ -98,9 +98,9 @@ class HiggsTTSLoadVoice(io.ComfyNode):
                     "voice",
                     options=list(choices()),
                     extra_dict=upload_button(CLIP_SUFFIXES, f"{UPLOADED}/"),
-                    tooltip="Saved voices and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips in ComfyUI's "
-                    "input folder, and the built-in voices. Write the words of name.wav into name.txt or "
-                    "name.reference.txt next to it; cloning works less well without a transcript.",
+                    tooltip="Saved voices and clips (.wav, .flac, .mp3, .m4a, .opus, .mp4, ...) in models/voices, "
+                    "clips in ComfyUI's input folder, and the built-in voices. Write the words of name.wav into "
+                    "name.txt or name.reference.txt next to it; cloning works less well without a transcript.",
                 ),
                 types.Model.Input(
                     "model", optional=True, tooltip="Turns a clip into a voice. Not needed for saved voices."

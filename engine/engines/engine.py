@@ -28,7 +28,7 @@ from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..talker import Talker
-from ..voice.clip import Wave, check_clip, prepare_clip
+from ..voice.clip import Wave, reference_of
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
 from ..words.attention import Head
@@ -182,12 +182,11 @@ class Engine(SpeechAPI):
 
         Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
-        check_clip(wav, sample_rate)
-        clip = prepare_clip(wav, sample_rate).to(self.device)
+        clip, warnings = reference_of(wav, sample_rate)
         with self._lock, self._on_device():
             codec = self.checkpoint.codec
-            codes = encode_once(codec.config, codec.read("encoder", self.device), clip)
-        return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
+            codes = encode_once(codec.config, codec.read("encoder", self.device), clip.to(self.device))
+        return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name, warnings)
 
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
         # Of the whole text, not per chunk: one warning per call, and language detection needs length.

@@ -23,7 +23,7 @@ from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
 from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
 from .bodies import MOST_BYTES, beside, check_head, parse_form, parse_json
-from .calls import BadCall, Call, bounded, read_call
+from .calls import DEFAULT_VOICE, BadCall, Call, bounded, read_call
 from .clips import CallVoices
 from .connections import SPARE, CallerConnections
 from .errors import FAILURES, LOG, failure
@@ -163,7 +163,9 @@ class SpeechServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
-        return web.json_response({"voices": ["default", *await asyncio.to_thread(self._voices.names)]})
+        names = dict.fromkeys([DEFAULT_VOICE, *await asyncio.to_thread(self._voices.names)])
+        # Open WebUI reads id and name of each; the other servers' clients also take objects, and want the second list.
+        return web.json_response({"voices": [{"id": name, "name": name} for name in names], "uploaded_voices": []})
 
     async def _add_voice(self, request: web.Request) -> web.Response:
         form = await self._body(request, lambda data: parse_form(data, request.headers.get("Content-Type", "")))
@@ -177,7 +179,7 @@ class SpeechServer:
         with self._one_call():
             voice = await self._call_voices.made(form["audio_sample"], text, "audio_sample")
             name = await asyncio.to_thread(self._voices.add, name, voice)
-        return web.json_response({"name": name, "seconds": voice.seconds})
+        return web.json_response({"name": name, "seconds": voice.seconds, "warnings": voice.warnings})
 
     async def _delete_voice(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -196,6 +198,7 @@ class SpeechServer:
             call = replace(call, clip=None)
             self.connections.of(request).release()
             headers = answer_headers(self.model, call.ignored)
+            headers |= {"X-Voice-Warnings": " ".join(voice.warnings)} if voice and voice.warnings else {}
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             said = await self._whole(call, voice, CALL.get().began)

@@ -18,10 +18,10 @@ from ..core.errors import HiggsError, shown_name
 from ..prompt.chunking import LETTER_SECONDS
 from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from .sound import FORMATS
+from .sound import FORMATS, can_encode
 
 DEFAULT_VOICE = "default"
-# OpenAI's own voices, sent by programs that know no others.
+# OpenAI's own voices, sent by programs that know no others: the model's own voice, unless a file has that name.
 STOCK_VOICES = frozenset(
     [DEFAULT_VOICE, *"alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()]
 )
@@ -84,6 +84,11 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
         raise BadCall("the body must be a JSON object.")
     text = _text(body, most_characters)
     sound = _one_of(body, "response_format", FORMATS, "mp3")
+    if not can_encode(sound):
+        raise BadCall(
+            f"{sound} needs PyAV on the server (pip install av). Choose another response_format, such as mp3.",
+            "response_format",
+        )
     stream, word_timestamps = _stream(body), _is_on(body, "word_timestamps")
     if word_timestamps and (body.get("stream") or stream == "sse"):
         raise BadCall(

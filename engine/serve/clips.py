@@ -17,7 +17,7 @@ from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice, voice_of_speech
 from .asked import asked
 from .bodies import beside
-from .calls import STOCK_VOICES, BadCall, Call, Clip
+from .calls import BadCall, Call, Clip
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
@@ -47,9 +47,9 @@ class CallVoices:
         """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
         if call.clip:
             return await self._cloned(call.clip)
-        if call.voice.casefold() in STOCK_VOICES:
+        if (found := await asyncio.to_thread(self._folder.found, call.voice)) is None:
             return None
-        path, voice = await asyncio.to_thread(self._folder.found, call.voice)
+        path, voice = found
         if voice is None:
             sound, rate = await asyncio.to_thread(read_clip, path)
             transcript, _ = await asyncio.to_thread(transcript_of, path)
@@ -112,7 +112,6 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
         check_rate(clip[1], "The clip")
     except HiggsError as error:
         raise BadCall(str(error), param) from error
-    except RuntimeError as error:  # soundfile's own
-        reason = str(error).rpartition(": ")[2]  # it begins with the name of an object in memory
-        raise BadCall(f"the clip cannot be read as audio ({reason}). Send WAV or FLAC.", param) from error
+    except RuntimeError as error:
+        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
     return clip

@@ -19,9 +19,15 @@ FORMATS = {  # name -> media type
     "pcm": "audio/pcm",
     "flac": "audio/flac",
     "opus": "audio/ogg",
+    "aac": "audio/aac",
 }
 _FILES = {"mp3": ("MP3", None), "wav": ("WAV", "PCM_16"), "flac": ("FLAC", "PCM_16"), "opus": ("OGG", "OPUS")}
-_CODECS = {"mp3": ("mp3", "libmp3lame"), "flac": ("flac", "flac"), "opus": ("ogg", "libopus")}  # FFmpeg's
+_CODECS = {  # FFmpeg's
+    "mp3": ("mp3", "libmp3lame"),
+    "flac": ("flac", "flac"),
+    "opus": ("ogg", "libopus"),
+    "aac": ("adts", "aac"),
+}
 _OPTIONS = {"fflags": "+bitexact", "flush_packets": "1"}
 _PAGE = {"page_duration": "200000"}  # microseconds of Opus in a page; FFmpeg's default is a second
 _BIT_RATE = 64_000  # transparent for one voice at 24 kHz
@@ -32,10 +38,21 @@ _WAV_HEAD = struct.pack(
 )
 
 
+def can_encode(sound: str) -> bool:
+    """True if a format of FORMATS can be made here: aac takes PyAV."""
+    try:
+        return sound in _FILES or sound == "pcm" or callable(import_optional("av", "open"))
+    except HiggsError:
+        return False
+
+
 def encoded(wav: torch.Tensor, sound: str) -> bytes:
     """Encode wav [n] float32 as a whole file of FORMATS."""
     if sound == "pcm":
         return pcm_bytes(wav)
+    if sound not in _FILES:
+        encoder = _Compressed(*_CODECS[sound])
+        return encoder.encode(wav) + encoder.end()
     kind, subtype = _FILES[sound]
     buffer = io.BytesIO()
     import_optional("soundfile", "write")(buffer, wav.numpy(), SAMPLE_RATE, format=kind, subtype=subtype)

@@ -179,9 +179,11 @@ class TextStream:
             raise BadCall("send input.done or input.cancel before another session.config.", "type")
         session = await asyncio.to_thread(self._streams.read, message)
         call = await asyncio.to_thread(session.call_for, "A word.")
-        self._voice = SessionVoice(await self._streams.find_voice(call), self._streams.most_reference)
+        voice = await self._streams.find_voice(call)
+        self._voice = SessionVoice(voice, self._streams.most_reference)
         self._session, self._text = session.without_clip(), IncomingText(session.granularity)
         told = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
+        told |= {"warnings": voice.warnings} if voice and voice.warnings else {}
         await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
 
     async def _add(self, text: object):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..files.portable_names import composed, portable_parts
 from ..files.whole_file import file_stamp
-from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES
+from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES, FILM_SUFFIXES
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
@@ -43,9 +43,17 @@ class VoiceFolder:
             "voice_not_found",
         )
 
-    def found(self, name: str) -> tuple[Path, Voice | None]:
-        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`."""
-        path = self.find(name)
+    def found(self, name: str) -> tuple[Path, Voice | None] | None:
+        """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`.
+
+        None for a stock name that no file has: the model's own voice.
+        """
+        try:
+            path = self.find(name)
+        except BadCall:
+            if _key(name) in STOCK_VOICES:
+                return None
+            raise
         return path, self.kept(path)
 
     def kept(self, path: Path) -> Voice | None:
@@ -69,7 +77,7 @@ class VoiceFolder:
         parts = portable_parts(name)
         if len(parts) != 1 or len(name := parts[0]) > _MOST_LETTERS:
             raise BadCall("a voice name may have up to 64 letters, and must be one that files can have.", "name")
-        if _key(name) in {*self._files(), *STOCK_VOICES}:
+        if _key(name) in self._files():
             raise BadCall(f"a voice named {name!r} already exists. Choose another name, or delete it.", "name", 409)
         voice.save(self._folder / f"{name}{_SAVED}")
         return name
@@ -88,7 +96,7 @@ class VoiceFolder:
         found = {}
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES):
+                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES):
                     found[_key(path.stem)] = path
         return found
 

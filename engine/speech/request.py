@@ -54,7 +54,8 @@ class SpeechRequest:
             builder, self._speakers, what.params, what.scene, *size, is_dialogue=dialogue is not None
         )
         self._kept, self._reuses, self._retakes = what.kept, what.reuses, what.retakes
-        self._warnings: list[str] = []
+        of_voices = [(name, warning) for name, voice in what.voices.items() for warning in voice.warnings]
+        self._warnings = [f"{name}: {warning}" if name else warning for name, warning in of_voices]
         self._chunks: list[Chunk] = []  # in text order
         self._parts: list[ChunkSpeech] = []  # one per chunk
         self._speaking: dict[Sequence, tuple[ChunkSpeech, Take]] = {}  # not judged yet

@@ -157,8 +157,9 @@ def _ray_arguments(command):
 
 
 def _voice_arguments(command):
-    command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
-    command.add_argument("--transcript", help="the words spoken in the clip")
+    told = "built-in voice such as amber, clip to clone, or saved voice"
+    command.add_argument("--voice", metavar="NAME|REF.wav|VOICE.safetensors", help=told)
+    command.add_argument("--transcript", help="the words spoken in the clip (default: those in REF.txt)")
     command.add_argument(
         "--pronunciations", type=Path, metavar="FILE.txt", help="pronunciations, one per line, such as Nguyen = Win"
     )
@@ -190,7 +191,7 @@ def _number_argument(command, settings, name, *words):
 def _voice_parser(commands):
     command = commands.add_parser("voice", help="make a voice file from a clip")
     command.add_argument("reference", metavar="REF.wav", help="5 to 30 seconds of clear speech by one person")
-    command.add_argument("--transcript", help="the words spoken in the clip")
+    command.add_argument("--transcript", help="the words spoken in the clip (default: those in REF.txt)")
     command.add_argument("--out", required=True, metavar="VOICE.safetensors", help="voice file to write")
     _model_arguments(command)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..audio.packed import read_packed
 from ..audio.resample import check_rate
 from ..core.config import MOST_FILM_SECONDS, SAMPLE_RATE
 from ..core.errors import HiggsError
@@ -32,36 +33,24 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
             rate, channels = file.samplerate, file.channels
             while len(block := file.read(rate, dtype="float32")):
                 samples += block.tobytes()
-                _check_length(path, samples, rate * channels)
+                _check_length(path, len(samples) / (4 * rate * channels))
+        wav = np.frombuffer(samples, np.float32).reshape(-1, channels).T
     except (RuntimeError, TypeError):  # soundfile's own
         samples.clear()
-        rate, channels = _decode(path, samples)
-    if not samples:
+        try:
+            wav, rate = read_packed(Path(path), lambda rate, channels, seconds: _check_length(path, seconds))
+        except RuntimeError as error:
+            raise HiggsError(f"{path} cannot be read as audio ({error}). Choose a film or a sound file.") from error
+    if not wav.size:
         raise HiggsError(f"{path} has no sound. Choose a film with sound, or a sound file.")
     check_rate(rate, path)
-    return np.frombuffer(samples, np.float32).reshape(-1, channels).T, rate
+    return wav, rate
 
 
-def _check_length(path: str, samples: bytearray, a_second: int) -> None:
-    if len(samples) > 4 * a_second * MOST_FILM_SECONDS:
+def _check_length(path: str, seconds: float) -> None:
+    if seconds > MOST_FILM_SECONDS:
         hours = MOST_FILM_SECONDS / 3600
         raise HiggsError(f"{path} has more than {hours:g} hours of sound. Cut it into shorter films.")
-
-
-def _decode(path: str, samples: bytearray) -> tuple[int, int]:
-    """Append the first audio track's samples, and return (Hz, channels)."""
-    rate = channels = 1
-    try:
-        with import_optional("av", "open")(path) as file:
-            packed = import_optional("av", "AudioResampler")(format="flt")
-            for frame in file.decode(audio=0) if file.streams.audio else ():
-                rate, channels = frame.sample_rate, frame.layout.nb_channels
-                for part in packed.resample(frame):
-                    samples += part.to_ndarray().tobytes()
-                    _check_length(path, samples, rate * channels)
-    except (import_optional("av", "FFmpegError"), ValueError) as error:  # ValueError: channels or rate change
-        raise HiggsError(f"{path} cannot be read as audio ({error}). Choose a film or a sound file.") from error
-    return rate, channels
 
 
 def film_voices(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from ..audio.loudness import integrated_loudness
+from ..audio.packed import packed_seconds, read_packed
 from ..audio.resample import check_rate, resample
+from ..audio.speech_like import is_speech_like
 from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
@@ -21,12 +24,16 @@ from ..files.plain_text import read_plain_text
 
 Wave = torch.Tensor | np.ndarray  # clip [S] or [C, S]
 
-CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".m4a", ".aac", ".wma")
+FILM_SUFFIXES = (".mp4", ".mov", ".webm", ".3gp")  # their sound is a clip too
 _TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, in order of precedence
 BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer clips make cloning unstable; each second takes 25 context positions
 SILENCE_PEAK = 1e-4
+LOUDNESS = -24.0  # LUFS; the built-in clips have -23.5 to -24.8, and louder or quieter ones change a voice's pitch
+_NORMAL = 6.0  # dB of difference that changes no voice audibly
+_FULL, _RUN, _MOST_RUNS = 0.999, 3, 4  # full scale; samples of a cut-off peak; such peaks that a loud clip may have
 
 
 def _mono(wav: Wave) -> torch.Tensor:
@@ -40,20 +47,22 @@ def _mono(wav: Wave) -> torch.Tensor:
 
 
 def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[np.ndarray, int]:
-    """Read an audio file as (wav [C, S] float32, Hz).
+    """Read a sound file, or the sound of a film, as (wav [C, S] float32, Hz).
 
-    Raises HiggsError if it is missing, unreadable or unusable, or longer than `most` seconds by its header.
+    Raises HiggsError if it is missing, unreadable or unusable, or longer than `most` seconds.
     """
-    with _file_at(path) as file:
-        return _samples(file, str(path), most), file.samplerate
+    with _file_at(path) as (file, sound):
+        return _samples(file, sound, _check(str(path), most))
 
 
 def decode_clip(
     data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
 ) -> tuple[torch.Tensor, int]:
-    """Decode the bytes of an audio file, like `read_clip`. Raises RuntimeError if they are not audio."""
-    with _opened(_Bytes(data)) as file:
-        return torch.from_numpy(_samples(file, what, most)), file.samplerate
+    """Decode the bytes of a file, like `read_clip`. Raises RuntimeError with the reason if they are not sound."""
+    file = _Bytes(data)
+    with _opened(file) as sound:
+        wav, rate = _samples(file, sound, _check(what, most))
+    return torch.from_numpy(wav), rate
 
 
 class _Bytes(io.BytesIO):
@@ -63,30 +72,48 @@ class _Bytes(io.BytesIO):
         return super().seek(max(0, offset) if whence == os.SEEK_SET else offset, whence)
 
 
-def _opened(file: str | os.PathLike | BinaryIO) -> Any:
-    return import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
+@contextmanager
+def _opened(file: Path | BinaryIO) -> Iterator[Any]:
+    """Open a file with soundfile. Yields None if it cannot: others are left to PyAV."""
+    try:
+        sound = import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
+    except (RuntimeError, TypeError):  # soundfile's own
+        yield None
+    else:
+        with sound:
+            yield sound
 
 
 @contextmanager
-def _file_at(path: str | os.PathLike) -> Iterator[Any]:
-    """Open an audio file. Raises HiggsError if it is not audio, also while it is read."""
-    if not Path(path).is_file():
+def _file_at(path: str | os.PathLike) -> Iterator[tuple[Path, Any]]:
+    """Open a file like `_opened`. Raises HiggsError if it is not sound, also while it is read."""
+    file = Path(path)
+    if not file.is_file():
         raise HiggsError(f"There is no audio file at {path}.")
     try:
-        with _opened(path) as file:
-            yield file
+        with _opened(file) as sound:
+            yield file, sound
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
 
 
-def _samples(file: Any, what: str, most: float) -> np.ndarray:
-    """Read an open audio file as [C, S], after checking its header."""
-    check_rate(file.samplerate, what)
-    if file.channels > MOST_CHANNELS:
-        raise HiggsError(f"{what} has {file.channels} channels. Save it with one or two.")
-    if (seconds := file.frames / file.samplerate) > most:
-        raise _too_long(what, seconds, most)
-    return file.read(file.frames, dtype="float32", always_2d=True).T
+def _check(what: str, most: float) -> Callable[[int, int, float], None]:
+    def check(rate: int, channels: int, seconds: float) -> None:
+        check_rate(rate, what)
+        if channels > MOST_CHANNELS:
+            raise HiggsError(f"{what} has {channels} channels. Save it with one or two.")
+        if seconds > most:
+            raise _too_long(what, seconds, most)
+
+    return check
+
+
+def _samples(file: Path | BinaryIO, sound: Any, check: Callable[[int, int, float], None]) -> tuple[np.ndarray, int]:
+    """Read (wav [C, S], Hz), after checking the header."""
+    if sound is None:
+        return read_packed(file, check)
+    check(sound.samplerate, sound.channels, sound.frames / max(1, sound.samplerate))
+    return sound.read(sound.frames, dtype="float32", always_2d=True).T, sound.samplerate
 
 
 def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
@@ -109,9 +136,11 @@ def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
 
 
 def clip_seconds(path: str | os.PathLike) -> float:
-    """Return the seconds of an audio file from its header. Raises HiggsError if it cannot be read."""
-    with _file_at(path) as file:
-        return file.frames / max(1, file.samplerate)
+    """Return the seconds of a sound file, from its header if it tells them. Raises HiggsError if it cannot be read."""
+    with _file_at(path) as (file, sound):
+        if sound is None:
+            return packed_seconds(file, _check(str(path), MAX_CLIP_SECONDS))
+        return sound.frames / max(1, sound.samplerate)
 
 
 def check_clip(wav: Wave, sample_rate: int) -> None:
@@ -150,6 +179,42 @@ def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
         return mono
     check_rate(sample_rate, "The reference clip")
     return resample(mono, sample_rate, SAMPLE_RATE)
+
+
+def reference_of(wav: Wave, sample_rate: int) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Return what an encoder hears of a clip [C, S] or [S], and why it may make a bad voice: (samples [S'], warnings).
+
+    Clips that are much louder or quieter than LOUDNESS are brought to it. Raises HiggsError like `check_clip`.
+    """
+    check_clip(wav, sample_rate)
+    clip, warnings = prepare_clip(wav, sample_rate), []
+    if (count := _cut_peaks(torch.as_tensor(wav))) > _MOST_RUNS:
+        warnings.append(
+            f"The clip is overdriven: {count} of its peaks reach full scale, where they are cut off, which makes the "
+            "voice rough. Use a recording at a lower level."
+        )
+    if not is_speech_like(clip):
+        warnings.append(
+            "The clip does not sound like speech, but like music, a tone or noise. Use 5 to 30 seconds of one person "
+            "speaking."
+        )
+    peak = float(clip.abs().max())
+    decibels = LOUDNESS - integrated_loudness(clip / peak) - 20 * math.log10(peak)  # very quiet clips would be gated
+    if abs(decibels) > _NORMAL or peak > 1.0:
+        clip = clip * 10 ** (decibels / 20)
+    return clip, tuple(warnings)
+
+
+def _cut_peaks(wav: torch.Tensor) -> int:
+    """Return how often samples of wav [C, S] or [S] stay at full scale or above."""
+    full = (wav.detach().abs() >= _FULL).unfold(-1, _RUN, 1).all(-1).int()
+    return int((full.diff(dim=-1) > 0).sum())
+
+
+def built_in_clip(name: str) -> Path | None:
+    """Return the built-in clip of that name: amber, or built-in/amber.flac as in the nodes. None if there is none."""
+    plain = name.strip().replace("\\", "/").lower().removeprefix("built-in/").removesuffix(".flac")
+    return next((path for path in BUILT_IN_CLIPS.glob("*.flac") if path.stem == plain), None)
 
 
 def transcript_of(clip: Path) -> tuple[str, str]:

@@ -29,6 +29,7 @@ class Voice:
 
     codes: int64 [T, K] on the CPU, values 0..1023, not delayed; or PCM frames (pcm.py) in a voice for servers.
     transcript: text of the clip, None if unknown. codec: name of the network that made the codes, empty if unknown.
+    warnings: why the clip may make a bad voice; not saved.
 
     Raises HiggsError if codes have another shape, dtype or range.
     """
@@ -37,6 +38,7 @@ class Voice:
     transcript: str | None = None
     name: str = ""
     codec: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         codes = self.codes

@@ -8,6 +8,7 @@ from pathlib import Path
 from ...engine import (
     BUILT_IN_CLIPS,
     CLIP_SUFFIXES,
+    FILM_SUFFIXES,
     HiggsError,
     VoiceHead,
     file_stamp,
@@ -32,7 +33,7 @@ def voices() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         for path in sorted(folders.files_below(root)):
-            if path.suffix.lower() in (SAVED, *CLIP_SUFFIXES) and is_voice(path):
+            if path.suffix.lower() in (SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES) and is_voice(path):
                 files.setdefault(path.relative_to(root).as_posix(), path)
     built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}

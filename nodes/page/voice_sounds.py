@@ -6,17 +6,22 @@ import functools
 import mimetypes
 from pathlib import Path
 
+import torch
+
 from ...engine import (
     MAX_CLIP_SECONDS,
     MIN_CLIP_SECONDS,
+    SAMPLE_RATE,
     HiggsError,
     Voice,
     VoiceHead,
     clip_seconds,
     codec_of,
     file_stamp,
+    read_clip,
     read_voice_head,
     read_whole,
+    resample,
     transcript_of,
     voice_sound,
     wav_bytes,
@@ -28,6 +33,7 @@ from ..library.voice_folders import SAVED, choices, find_voice
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
 _MOST_PLAYED = 64 << 20  # bytes of a clip
+_PLAYED = (".wav", ".flac", ".mp3", ".ogg")  # by every browser
 _KNOWN = 4096  # files whose headers are remembered
 
 
@@ -75,11 +81,14 @@ def _head(path: Path, *seen: int) -> tuple[VoiceHead, str]:
 
 
 def sound_of(name: str) -> tuple[bytes, str]:
-    """Return (sound file, media type) of the voice that a workflow calls `name`. Clips stay as they are.
+    """Return (sound file, media type) of the voice that a workflow calls `name`.
 
     Raises HiggsError if there is no such voice, or no checkpoint to decode it with.
     """
     path = find_voice(name)
+    if path.suffix.lower() not in (SAVED, *_PLAYED):
+        wav, rate = read_clip(path)
+        return wav_bytes(resample(torch.from_numpy(wav).mean(0), rate, SAMPLE_RATE)), "audio/wav"
     if path.suffix.lower() != SAVED:
         try:
             return read_whole(path, _MOST_PLAYED), mimetypes.guess_type(path.name)[0] or "audio/wav"

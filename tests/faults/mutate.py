@@ -225,7 +225,8 @@ def outcome_of(surface, data: bytes, place: pathlib.Path) -> tuple[str, str]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if the error means that the guard's limit was exceeded."""
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    ours = isinstance(error, MemoryError) and not type(error).__module__.startswith("av.")  # FFmpeg's own limit
+    return ours or "can't allocate memory" in str(error)
 
 
 def status(name: str) -> int:

@@ -47,7 +47,7 @@ from ...engine.prompt.card import CARD, read_card
 from ...engine.prompt.chunking import split_script
 from ...engine.prompt.script import read_pauses
 from ...engine.tools.tiny import write_tiny
-from ...engine.voice.clip import check_clip, decode_clip, prepare_clip
+from ...engine.voice.clip import decode_clip, reference_of
 from ..epub_files import epub
 from ..gguf_files import Q8_0, write_gguf
 from ..peft_files import write_adapter
@@ -213,6 +213,7 @@ def _short(sentences: tuple[str, ...]):
 
 
 def _sounds(folder: pathlib.Path) -> dict[str, Surface]:
+    import av
     import soundfile
 
     codes = torch.arange(400).reshape(50, 8)
@@ -224,15 +225,23 @@ def _sounds(folder: pathlib.Path) -> dict[str, Surface]:
         file = io.BytesIO()
         soundfile.write(file, wave, 24_000 if subtype != "GSM610" else 8000, format=kind, subtype=subtype)
         clips.append(file.getvalue())
+    for container, encoder in (("ipod", "aac"), ("3gp", "aac"), ("webm", "libopus"), ("adts", "aac"), ("asf", "wmav2")):
+        file = io.BytesIO()
+        with av.open(file, "w", format=container) as packed:
+            track = packed.add_stream(encoder, rate=48_000, layout="mono", options={"b": "64000"})
+            frame = av.AudioFrame.from_ndarray(wave[None].repeat(2, 1), "flt", "mono")
+            frame.sample_rate = 48_000
+            packed.mux([*track.encode(frame), *track.encode(None)])
+        clips.append(file.getvalue())
 
     def heard(data: bytes, place: pathlib.Path):
         path = place / "clip.wav"
         path.write_bytes(data)
         try:
-            check_clip(*decode_clip(data))
+            reference_of(*decode_clip(data))
         except RuntimeError as error:  # as its callers are told
             raise HiggsError(f"The clip cannot be read as audio ({error}).") from error
-        return clip_seconds(path), prepare_clip(*read_clip(path))
+        return clip_seconds(path), reference_of(*read_clip(path))
 
     def loaded(data: bytes, place: pathlib.Path):
         path = place / "voice.safetensors"

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import torch
 from higgs_tts.engine import (
+    BUILT_IN_CLIPS,
     EMBEDDED,
     CueParams,
     Engine,
@@ -28,6 +29,7 @@ from higgs_tts.engine import (
     Voice,
     narrate,
     read_book_text,
+    read_clip,
     read_cues,
     speak_cues,
 )
@@ -55,7 +57,8 @@ def engine_of(*fakes, **settings):
 
 
 def a_voice(name="Anna"):
-    return RemoteEngine(ServerConfig("here")).encode_voice(torch.rand(48_000) - 0.5, 24_000, "What it says.", name)
+    wav, rate = read_clip(BUILT_IN_CLIPS / "amber.flac")
+    return RemoteEngine(ServerConfig("here")).encode_voice(wav[:, :48_000], rate, "What it says.", name)
 
 
 def texts(fake):

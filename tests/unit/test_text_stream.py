@@ -256,6 +256,18 @@ def test_a_given_voice_speaks_one_file_per_sentence(served):
     assert len(samples) == len(alone) and np.abs(samples - alone).max() < 1e-4
 
 
+def test_a_clip_without_speech_is_warned_of(served):
+    soundfile, made = pytest.importorskip("soundfile"), io.BytesIO()
+    soundfile.write(made, np.sin(np.arange(48_000) / 9) / 2, 24_000, format="WAV")
+
+    async def talk(caller):
+        await caller.send({**CONFIG, "ref_audio": base64.b64encode(made.getvalue()).decode()})
+        await caller.until("session.configured")
+
+    (warning,) = calling(served, talk).told[0]["warnings"]
+    assert "does not sound like speech" in warning
+
+
 class Gate:
     """Lets the model make so many steps, then holds it until `go_on`."""
 

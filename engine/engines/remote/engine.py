@@ -19,7 +19,7 @@ from ...speech.kept_codes import KeptCodes
 from ...speech.request import SpeechRequest
 from ...speech.result import SpeechResult
 from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
-from ...voice.clip import Wave, check_clip, prepare_clip
+from ...voice.clip import Wave, reference_of
 from ...voice.voice import Voice
 from ..speech_api import SpeechAPI
 from .address import read_addresses
@@ -98,9 +98,8 @@ class RemoteEngine(SpeechAPI):
 
         Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
-        check_clip(wav, sample_rate)
-        frames = pcm.to_frames(prepare_clip(wav, sample_rate))
-        return Voice(frames, (transcript or "").strip() or None, name, pcm.CODEC)
+        clip, warnings = reference_of(wav, sample_rate)
+        return Voice(pcm.to_frames(clip), (transcript or "").strip() or None, name, pcm.CODEC, warnings)
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[ServerPool]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from higgs_tts.engine import (
+    CLIP_SUFFIXES,
     DOWNLOADS,
     VERSION,
     CueParams,
@@ -60,7 +61,7 @@ def test_node_ids_stay_those_of_shared_workflows(schemas):
 @pytest.mark.parametrize(
     "node, widget, suffixes, prefix",
     [
-        ("HiggsTTSLoadVoice", "voice", {".wav", ".flac", ".mp3", ".ogg"}, "input/"),
+        ("HiggsTTSLoadVoice", "voice", set(CLIP_SUFFIXES), "input/"),
         ("HiggsTTSBook", "book", {".txt", ".md", ".markdown", ".epub"}, ""),
         ("HiggsTTSSubtitles", "srt", {".srt", ".vtt"}, ""),
     ],
@@ -71,6 +72,11 @@ def test_file_choices_allow_uploads(schemas, node, widget, suffixes, prefix):
     assert {*asked} == {widget}
     told = asked[widget]["higgs_tts_upload"]
     assert {*told["accept"].split(",")} == suffixes and told["prefix"] == prefix
+
+
+def test_info_of_a_voice_holds_the_warnings_about_its_clip(load_module):
+    voice = Voice(torch.zeros(125, 8, dtype=torch.int64), "Good morning to all of you.", warnings=("Too loud.",))
+    assert load_module("voice").describe(voice, "") == "5.0 s, 'Good morning to all of you.'\nWarning: Too loud."
 
 
 def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from higgs_tts.engine import HiggsError, transcript_of
+from higgs_tts.engine import CLIP_SUFFIXES, FILM_SUFFIXES, HiggsError, transcript_of
 
 
 @pytest.fixture
@@ -21,6 +21,15 @@ def test_voices_with_and_without_a_transcript_are_listed(folders, library):
     assert transcript_of(library / "team" / "c.flac") == ("", "")
     with pytest.raises(HiggsError, match=r"'e'.*found: a\.mp3, b\.wav"):
         folders.find_voice("e")
+
+
+def test_clips_of_every_form_and_films_are_listed(folders, library):
+    (library / "new").mkdir()
+    for suffix in (*CLIP_SUFFIXES, *FILM_SUFFIXES, ".MP4", ".txt", ".png", ".mid"):
+        (library / "new" / f"of{suffix}").write_text("")
+    names = [name.removeprefix("new/of") for name in folders.voices() if name.startswith("new/")]
+    assert sorted(names) == sorted([*CLIP_SUFFIXES, *FILM_SUFFIXES, ".MP4"])
+    assert folders.voice_called("new/of.m4a") == library / "new" / "of.m4a"
 
 
 def test_linked_folders_are_searched_once(folders, library, tmp_path):

@@ -99,6 +99,16 @@ def test_clips_are_played_unchanged_and_saved_voices_decoded(ask, library):
     assert ask("voice", name="built-in/" + ask("voices").data[-1]["name"].split("/")[1]).status == 200
 
 
+def test_clips_that_not_every_browser_plays_are_sent_as_wav(ask, library):
+    wav = torch.stack([torch.linspace(-0.5, 0.5, 16_000), torch.zeros(16_000)], 1).numpy()
+    soundfile.write(library / "anna.aiff", wav, 8000, format="AIFF", subtype="FLOAT")
+    heard, rate = soundfile.read(io.BytesIO(ask("voice", name="anna.aiff").data))
+    assert rate == 24_000 and len(heard) == 48_000 and abs(heard[::3] - wav.mean(1))[99:-99].max() < 1e-3
+    (library / "text.m4a").write_text("no sound")
+    answer = ask("voice", name="text.m4a")
+    assert answer.status == 404 and "text.m4a cannot be read as audio" in answer.data["error"]
+
+
 @pytest.mark.parametrize(
     "name, status, told",
     [

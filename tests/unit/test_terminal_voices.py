@@ -1,0 +1,66 @@
+"""Voices as they are named in the terminal: built-in ones, and paths."""
+
+import shutil
+
+import pytest
+from higgs_tts.engine import BUILT_IN_CLIPS, Voice, read_plain_text
+from higgs_tts.engine.terminal import main
+
+BUILT_IN = sorted(path.stem for path in BUILT_IN_CLIPS.glob("*.flac"))
+FORMS = {"Amber": "amber", "built-in/amber.flac": "amber", "built-in\\Oliver.flac": "oliver", "RUTH.flac": "ruth"}
+
+
+def made(tmp_path, name, *more):
+    out = tmp_path / "made.safetensors"
+    assert main(["voice", str(name), "--out", str(out), *more]) == 0
+    return Voice.load(out)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *FORMS])
+def test_built_in_voices_have_their_names_and_words(name, tmp_path, capsys):
+    stem = FORMS.get(name, name)
+    voice = made(tmp_path, name)
+    assert voice.transcript == read_plain_text(BUILT_IN_CLIPS / f"{stem}.txt")[0].strip() and voice.name == stem
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_file_comes_before_a_built_in_voice(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(BUILT_IN_CLIPS / "oliver.flac", "amber")
+    own = made(tmp_path, "amber")
+    assert "cloning works less well without a --transcript" in capsys.readouterr().err
+    assert own.codes.equal(made(tmp_path, BUILT_IN_CLIPS / "oliver.flac").codes) and own.transcript is None
+
+
+def test_the_words_of_a_clip_are_read_beside_it_unless_given(tmp_path):
+    shutil.copy(BUILT_IN_CLIPS / "sky.flac", tmp_path / "a.flac")
+    (tmp_path / "a.txt").write_text("Words of a.")
+    assert made(tmp_path, tmp_path / "a.flac").transcript == "Words of a."
+    assert made(tmp_path, tmp_path / "a.flac", "--transcript", "Other words.").transcript == "Other words."
+
+
+def test_an_unknown_voice_is_told_of_both_ways(tmp_path, capsys):
+    for command in (["say", "Hi."], ["narrate", str(tmp_path / "a.txt")]):
+        (tmp_path / "a.txt").write_text("Hi.")
+        assert main([*command, "--voice", "ambre", "--out", str(tmp_path / f"{command[0]}.wav")]) == 2
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert told == (
+            "error: There is no file ambre, and no built-in voice of that name. Give the path of a clip or a saved "
+            f"voice, or one of: {', '.join(BUILT_IN)}."
+        )
+
+
+SHORT = ("--max-frames", "12", "--retries", "0", "--no-check")
+
+
+def test_texts_scripts_books_and_subtitles_speak_with_built_in_voices(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("Ann = amber\nBen = Oliver\n\nAnn: Hello.\nBen: Good day.\n")
+    (tmp_path / "a.srt").write_text("Ann = amber\n\n1\n00:00:00,000 --> 00:00:02,000\nAnn: Hello.\n")
+    text, srt, out = str(tmp_path / "a.txt"), str(tmp_path / "a.srt"), str(tmp_path / "a.wav")
+    assert main(["say", "Hello.", "--voice", "amber", "--out", out, *SHORT]) == 0
+    assert main(["say", "--script", text, "--out", out, *SHORT]) == 0
+    assert main(["narrate", text, "--script", "--out", str(tmp_path / "book"), *SHORT]) == 0
+    assert main(["say", "--srt-in", srt, "--out", out, *SHORT]) == 0
+    (tmp_path / "a.txt").write_text("Ann = ambre\n\nAnn: Hello.\n")
+    assert main(["say", "--script", text, "--out", out, *SHORT]) == 2
+    assert f"There is no file {tmp_path / 'ambre'}, and no built-in" in capsys.readouterr().err
