@@ -41,10 +41,10 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
-from .library.voice_folders import listed_pronunciations, voice_called
+from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
 
 NAME = "Higgs Book"
 FOLDER, TITLE = "book", "Book"

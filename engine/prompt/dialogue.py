@@ -14,16 +14,22 @@ from .tags import every_tag
 from .turns import DialogueReader, has, listed
 
 _NAMED = re.compile(NAME)
+_SIGN = re.compile(r"[^\r\n]")
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A script's turns, and the voices declared in its head: speaker -> text after the =."""
+    """A script's turns, and the voices declared in its head: speaker -> text after the =.
+
+    said: the script with spaces for what the turns leave out, so that places stay. unsaid: (start, stop, warning or "")
+    of what they leave out.
+    """
 
     turns: tuple[Turn, ...]
     head: dict[str, str]
     warnings: tuple[str, ...] = ()
-    unsaid: tuple[tuple[int, int, str], ...] = ()  # (start, stop, warning or "") of what the turns leave out
+    said: str = ""
+    unsaid: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def speakers(self) -> list[str]:
@@ -64,7 +70,8 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
     body = places[len(places) - len(lines) :]
     unsaid = [(starts[at], starts[at + 1], "") for at in sorted({*range(len(written))}.difference(body))]
     unsaid += [(starts[body[at]] + start, starts[body[at]] + stop, says) for at, start, stop, says in reader.unsaid]
-    return Dialogue(tuple(turns), head, tuple(told), tuple(sorted(unsaid)))
+    unsaid = tuple(sorted(unsaid))
+    return Dialogue(tuple(turns), head, tuple(told), _blanked(script, unsaid), unsaid)
 
 
 def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -90,3 +97,12 @@ def heads_unused(head: Iterable[str], turns: Iterable[Turn]) -> list[str]:
     speaking = {speaker_key(turn.speaker) for turn in turns}
     unused = [name for name in head if speaker_key(name) not in speaking]
     return [f"{listed(unused)} {has(unused)} a voice at the top of the script but no lines."] if unused else []
+
+
+def _blanked(text: str, unsaid: Iterable[tuple[int, int, str]]) -> str:
+    parts, end = [], 0
+    for start, stop, _ in unsaid:
+        if stop > end:
+            parts += [text[end:start], _SIGN.sub(" ", text[max(start, end) : stop])]
+            end = stop
+    return "".join([*parts, text[end:]])

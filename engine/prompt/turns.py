@@ -100,7 +100,7 @@ class DialogueReader:
                 end()
                 speaker, name, told = self._names[start.key], start, len(self.warnings)
                 settings = settings_of(start, self._knows_tag, self.warnings)
-                self.unsaid.append((at, 0, _place(start.text, line), " ".join(self.warnings[told:])))
+                self.unsaid += [(at, 0, _place(start.text, line), says) for says in self.warnings[told:] or [""]]
                 said = [self._without_leads(at, line, start.text, start.name, settings.leads)]
                 if start.form not in self._forms:
                     self._loose.append(line.strip())
@@ -129,7 +129,7 @@ class DialogueReader:
             start, tags, told = _place(text, line), manner_tags(inside), len(self.warnings)
             if any(tags.values()) or not tags:
                 leads += manner_leads(inside, name, self._knows_tag, self.warnings)
-                self.unsaid.append((at, start, start + len(direction), " ".join(self.warnings[told:])))
+                self.unsaid += [(at, start, start + len(direction), says) for says in self.warnings[told:] or [""]]
             else:
                 self._leave_out(at, start, direction)
             text = rest

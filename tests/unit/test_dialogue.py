@@ -166,11 +166,8 @@ def test_any_text_can_be_read_as_a_script():
         said = " ".join(turn.text for turn in dialogue.turns)
         kept = [line for line in script.splitlines() if not line.strip().startswith("#")]
         named = " ".join(script[start:stop] for start, stop, says in dialogue.unsaid if says)
-        left = list(script)
-        for start, stop, _ in dialogue.unsaid:
-            left[start:stop] = " " * (stop - start)
         for word in ("word", "é"):
-            assert said.count(word) == "".join(left).count(word), script
+            assert said.count(word) == dialogue.said.count(word), script
             if not dialogue.head:
                 assert (said + named).count(word) == "\n".join(kept).count(word), script
 
