@@ -148,6 +148,7 @@ class HiggsTTSBook(io.ComfyNode):
             found = spelled(found, said_as(pronunciations))
             how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
             node_id = cls.hidden.unique_id
+            progress_text.NodeText(node_id).show("\n".join(found.warnings))
             tellers = {"on_progress": _teller(node_id), "on_file": chapter_teller(place, node_id)}
             report = narrate(_Lazy(model), found, place, given, params, **tellers, **how)
             if key := _asked.get(cls.hidden.unique_id):

@@ -33,6 +33,7 @@ from .comfy.info import info
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
+from .comfy.progress_text import NodeText
 from .comfy.remote_model import AnyModel
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
@@ -138,6 +139,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = sampling(settings)
             text, doubts = subtitle_text(srt)
+            NodeText().show("\n".join(doubts))
             sheet, sockets = _read(text, by_name(voices), "film" in clips, model)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)

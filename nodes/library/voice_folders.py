@@ -116,11 +116,16 @@ def _origin(name: str) -> str:
 
 
 def listed_pronunciations() -> str:
-    """Return the text of the first pronunciations.txt in the voice folders, or nothing."""
+    """Return the text of the first pronunciations.txt in the voice folders, or "". Raises HiggsError for no text."""
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():
-            return read_plain_text(path)[0]
+            try:
+                return read_plain_text(path)[0]
+            except OSError as error:
+                raise HiggsError(
+                    f"{path} cannot be read ({error.strerror or error}). Save it as plain text."
+                ) from error
     return ""
 
 
