@@ -42,7 +42,7 @@ from .engines.speech_api import SpeechAPI
 from .interrupt import STOPPED
 from .speech.result import duration
 from .tools.arguments import make_parser
-from .tools.arriving import arriving_sentences, speak_arriving, to_stdout
+from .tools.arriving import arriving_sentences, speak_arriving, stdin_text, to_stdout
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
@@ -126,7 +126,7 @@ def _show_text(args: argparse.Namespace) -> int:
     elif args.script:
         turns = dialogue_in(Path(args.script), said, engine.knows_tag).turns
     else:
-        turns = [Turn("", said.apply(sys.stdin.read() if args.text == "-" else args.text))]
+        turns = [Turn("", said.apply(stdin_text(sys.stdin.buffer.read()) if args.text == "-" else args.text))]
     for turn in turns:
         print(f"{turn.speaker}: " * bool(turn.speaker) + engine.read_as(turn.text))
     return 0

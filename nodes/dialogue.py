@@ -14,7 +14,7 @@ from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
-from .library.voice_folders import listed_pronunciations, voice_called
+from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .retakes import read_retakes, retakes_input
 from .speak import (
     advanced_inputs,
@@ -27,7 +27,7 @@ from .speak import (
     srt_output,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Dialogue"

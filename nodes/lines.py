@@ -29,7 +29,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
-from .library.voice_folders import listed_pronunciations, voice_called
+from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .sheet.files import LineFiles, look, subtitles_of
 from .sheet.plan import LinePlan, LineTake, plan
 from .sheet.takes import takes_of
@@ -43,7 +43,7 @@ from .speak import (
     sampling_inputs,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Lines"

@@ -39,24 +39,6 @@ def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
     return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
 
 
-def known_names(
-    names: Iterable[str], sockets: Mapping[str, Voice], head: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
-    """Return the names that a text uses for voices. Empty if its speakers get the connected voices in turn.
-
-    names: of speakers, or of candidates. head: voices that the text itself names. If enough voices are connected for
-    all names, they are meant, even if a file in models/voices has one of the names.
-    """
-    spelled: dict[str, str] = {}  # by folded name, in the spelling that comes first
-    for name in names:
-        spelled.setdefault(speaker_key(name), name)
-    connected = sum(map(str.isdecimal, sockets))
-    if not head and spelled.keys().isdisjoint(sockets) and connected >= len(spelled):
-        return []
-    known = [name for key, name in spelled.items() if name and (key in sockets or voice_called(name))]
-    return [*sockets, *known] if head or known else []
-
-
 def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, Voice]:
     """Add speakers to `sockets`, giving them the connected voices in order of appearance, as far as these go."""
     connected = [voice for name, voice in sockets.items() if name.isdecimal()]

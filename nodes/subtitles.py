@@ -33,12 +33,13 @@ from .comfy.info import info
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
+from .comfy.progress_text import NodeText
 from .comfy.remote_model import AnyModel
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
-from .library.voice_folders import listed_pronunciations, voice_called
+from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .page import events
 from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs, with_bar
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
 NAME = "Higgs Subtitles"
@@ -138,6 +139,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = sampling(settings)
             text, doubts = subtitle_text(srt)
+            NodeText().show("\n".join(doubts))
             sheet, sockets = _read(text, by_name(voices), "film" in clips, model)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)

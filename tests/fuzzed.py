@@ -38,6 +38,7 @@ from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.tensor_file import open_tensors
 from higgs_tts.engine.files.gguf_header import read_gguf
 from higgs_tts.engine.files.json_file import read_json
+from higgs_tts.engine.files.plain_text import decode_text
 from higgs_tts.engine.prompt.card import CARD, read_card
 from higgs_tts.engine.prompt.incoming import GRANULARITIES, IncomingText
 from higgs_tts.engine.prompt.spell_out import spell_out
@@ -179,6 +180,15 @@ def _read_markdown(text: str, folder: Path):
     return _checked(read_book(folder / "a.md").warnings)
 
 
+_ENCODINGS = ("utf-8", "utf-16", "utf-16-be", "utf-32-le", "cp1252", "mac_roman", "cp1251", "cp932", "gb18030", "cp949")
+
+
+def _read_text(data: bytes, folder: Path):
+    text, warnings = decode_text(data, "a.txt")
+    assert "\ufffd" not in text or any("cannot be read" in one for one in warnings), text
+    return _checked(warnings)
+
+
 def _read_cues(text: str, folder: Path):
     cue_names(text)
     return _checked(read_cues(text).warnings)
@@ -284,6 +294,11 @@ PARSERS = {
     "voice": Parser(VOICE, _read_voice),
     "epub": Parser(epubs(), _read_epub),
     "markdown": Parser(MARKDOWN, _read_markdown),
+    "text file": Parser(
+        st.binary(max_size=400)
+        | st.tuples(SCRIPT, st.sampled_from(_ENCODINGS)).map(lambda one: one[0].encode(one[1], "replace")),
+        _read_text,
+    ),
     "subtitles": Parser(SRT, _read_cues),
     "script": Parser(SCRIPT, _read_script),
     "sheet": Parser(

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
 from ..core.errors import HiggsError, shown_name
-from ..files.plain_text import decode_text, doubts
+from ..files.plain_text import decode_text, tell
 from .book import Book, Paragraph, make_chapters
 from .silent import Silence, hidden_by
 from .xhtml import Document, links_in, read_document, sheets_of
@@ -86,7 +86,10 @@ class _EpubReader:
         kept = list(self._documents(package))
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)), self._silence.left_out)
         left_out = (*dict.fromkeys(self._left_out), *self._silence.told)
-        warnings = (*self._warnings[:1], *self._silence.warnings)  # the first stands for all
+        doubts = self._warnings[:1]  # stands for all
+        for doubt in doubts:
+            tell(doubt)
+        warnings = (*doubts, *self._silence.warnings)
         return Book(package.title, chapters, package.author, left_out, warnings=warnings)
 
     def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
@@ -216,8 +219,8 @@ class _EpubReader:
         data = self._data(name)
         found = _DECLARED.search(data[:1024])
         declared = found[1].decode() if found else ""
-        self._warnings += doubts(data, f"{self._path.name}: {name}", declared)
-        text = decode_text(data, declared)
+        text, doubts = decode_text(data, f"{self._path.name}: {name}", declared)
+        self._warnings += doubts
         self._tags -= text.count("<")
         if self._tags < 0:
             raise HiggsError(f"{self._path} has more than {MOST_BOOK_TAGS:,} tags. Split the book.")

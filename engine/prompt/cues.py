@@ -11,11 +11,12 @@ from itertools import pairwise
 from ..core.errors import few, shown_name
 from ..files.plain_text import unescape
 from .cue_blocks import Block, read_blocks
-from .dialogue import DialogueReader, heads_unused, listed, read_head
+from .dialogue import heads_unused, read_head
 from .names import parse, speaker_key
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
+from .turns import DialogueReader, listed
 from .wrapped import joined_words, without_invisible
 
 
@@ -128,7 +129,8 @@ class _CueReader:
             lines = [said for line in block.lines for said in self._plain(line)]
             if sum(_LEAD.match(line) is not None for line in lines) > 1:
                 self._dashed.append(block.number)
-            block.said = [_LEAD.sub("", _MUSIC.sub(" ", line)).strip() for line in self._unsung(lines)]
+            lines = _BRACKETS.sub(lambda match: " ".join(match[0].split()), "\n".join(self._unsung(lines))).split("\n")
+            block.said = [_LEAD.sub("", _MUSIC.sub(" ", line)).strip() for line in lines]
         self._repeated = _drop_rolling(self._file.blocks)
         self._parsed = [parse(line for line in block.said if not _describes(line)) for block in self._file.blocks]
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
@@ -228,7 +230,7 @@ def _without_descriptions(line: str, names: frozenset[str], left_out: Counter) -
     """Remove sound descriptions from a line. names: keys of the speakers."""
     if "(" not in line and "[" not in line:
         return line
-    ((_, start, _),) = parse([line])
+    ((_, start, *_),) = parse([line])
     is_named = start is not None and bool(start.manner) and start.key in names and line.endswith(start.text)
     name, line = (line[: -len(start.text)], start.text) if start and is_named and start.text else ("", line)
     begin = len(line) - len(line.lstrip())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..core.config import MAX_HINTS
 from .card import ModelCard
 from .said import Respelling, SaidText
-from .script import pause_faults, without_comments
+from .script import pause_faults
 from .spell_out import spell_out
 from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup
 
 PAUSES = ("[pause]", "[pause 1.5]")  # handled by the engine, for any model
-# What is not spoken: a speaker's name, and the number and the time of a cue.
+# What is not spoken of a cue: a speaker's name, the number and the time.
 _NAME = re.compile(r"^[^\S\n]*(?:\[[^\[\]\n]{1,60}\]|[^\W\d_][^:\n]{0,40}:(?!\S))", re.MULTILINE)
 _CUE_HEAD = re.compile(r"^(?:[^\S\n]*[0-9]+[^\S\n]*|[^\n]{0,40}-->[^\n]*)$", re.MULTILINE)
 _BEFORE, _THERE = "before the text it affects", "where it happens"
@@ -64,27 +64,22 @@ class TextCheck:
             ]
         return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
 
-    def hints(self, text: str, is_script: bool = False, directions: bool = True) -> list[Hint]:
+    def hints(self, text: str, unsaid: Iterable[tuple[int, int, str]] = (), directions: bool = True) -> list[Hint]:
         """Return the first MAX_HINTS problems in order: text that would be dropped or read differently.
 
-        is_script: the text may have comments. directions: also report markup, and sounds written as words.
+        unsaid: problems of a script, see `Dialogue`. directions: also report markup, and sounds written as words.
         """
-        text = without_comments(text) if is_script else text
         kinds = [self._guard.complaints(text), pause_faults(text), self._faults(text)]
+        kinds += [(one for one in unsaid if one[2])]
         kinds += [find_markup(text)] if directions else []
-        kinds += [find_directions(text, self._follows)] if self._has_tags and directions else []
+        kinds += [find_directions(text, self.follows)] if self._has_tags and directions else []
         found = [one for kind in kinds for one in itertools.islice(kind, MAX_HINTS)]
         return [Hint(*one) for one in sorted(found)[:MAX_HINTS]]
 
-    def respellings(self, text: str, has_names: bool = False) -> list[Respelling]:
-        """Return the first MAX_HINTS parts of a text that the checkpoint says otherwise than written.
-
-        has_names: the text is a script or has cues.
-        """
-        if has_names:
-            text = without_comments(text)
-            for pattern in (_NAME, _CUE_HEAD):
-                text = pattern.sub(lambda found: " " * len(found[0]), text)
+    def respellings(self, text: str, has_cues: bool = False) -> list[Respelling]:
+        """Return the first MAX_HINTS parts of a text that the checkpoint says otherwise than written."""
+        for pattern in (_NAME, _CUE_HEAD) if has_cues else ():
+            text = pattern.sub(lambda found: " " * len(found[0]), text)
         return list(itertools.islice(self.said(text).respellings, MAX_HINTS))
 
     def said(self, text: str) -> SaidText:
@@ -99,7 +94,8 @@ class TextCheck:
             if self._guard.is_tag(tag) and (why := lacks(tag)):
                 yield *match.span(), why
 
-    def _follows(self, tag: str) -> bool:
+    def follows(self, tag: str) -> bool:
+        """True if the checkpoint follows a control tag."""
         return self._guard.is_tag(tag) and (self._card.tags is None or tag in self._card.tags)
 
     def notes(self, text: str) -> tuple[str, ...]:

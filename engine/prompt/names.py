@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from .directions import direction_lines
 from .script import is_pause, read_pauses
 from .tags import TAG_VALUES, is_spoken, stage_directions
 
@@ -20,6 +21,7 @@ class Form(Enum):
     BRACKET = 2  # [Anna]
     DASH = 3
     ALONE = 4  # on its own line above, as in screenplays
+    LOOSE = 5  # other signs, which begin a turn only for a speaker known otherwise
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,15 @@ class Start:
 
 
 class ParsedLine(NamedTuple):
-    """A line of a script with its possible start. is_neutral: needs no speaker, since it is wordless or a heading."""
+    """A line of a script with its possible start.
+
+    is_neutral: needs no speaker, since it is wordless, a heading or a direction. is_direction: all in brackets.
+    """
 
     text: str
     start: Start | None
     is_neutral: bool
+    is_direction: bool
 
 
 @functools.lru_cache(1024)
@@ -64,6 +70,14 @@ _ANGLE = re.compile(rf"<\s*{_NAME}{_MANNER}\s*>\s*:?\s*")
 _COLON = re.compile(rf"{_NAME}{_MANNER}(?:\s*(?::(?=\s|$)|：)|(?P<tight>:(?=[^\W\d_]|[\"“‘'«„¿¡])))\s*")
 _DASH = re.compile(rf"{_NAME}{_MANNER}(?:\s+--?|\s*[–—])\s+(?=\S)")
 _ALONE = re.compile(_NAME + _MANNER)
+_TIME = re.compile(r"[\[(]?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d{1,3})?[\])]?(?:\s+[-–—])?\s+(?=\S)")
+_LOOSE = (
+    re.compile(rf"{_NAME}{_MANNER}(?:\s*[;|>~=→]\s+|\s*\t\s*|[–—]+(?=\S))"),  # Ben | Hi.
+    re.compile(rf"{_NAME}\s*[(\[](?P<manner>[^()\[\]|]{{1,60}})[)\]]\s+(?=\S)"),  # Ben (softly) Hi.
+    re.compile(rf"[({{*_\"“„«'‘]{{1,3}}\s*{_NAME}\s*[)}}*_\"”“»'’]{{1,3}}\s*(?::|[-–—]+(?=\s))?(?:\s+|$)"),  # (Ben) Hi.
+    re.compile(r"@(?P<name>[^\W_][\w'’&/-]*)\s*[,:]?\s+(?=\S)"),  # @Ben Hi.
+)
+_CAPITALS = re.compile(rf"(?P<name>[^\W\d_][\w'’&/-]+(?: [\w&][\w'’&/-]*){{0,3}}){_MANNER}\.(?:\s+|$)")  # BEN. Hi.
 _LIST = re.compile(r"(?:[-*+•·–—]|>{1,2}|\d{1,3}[.)])\s+(?=\S)")  # also quoted mail
 # Bold and italics: **Anna:**, or **Anna** (softly):
 _MARKED = re.compile(
@@ -98,16 +112,23 @@ _RESERVED = frozenset(
 def parse(lines: Iterable[str]) -> list[ParsedLine]:
     """Parse lines and their possible speaker names. Only the whole script decides which ones are names.
 
-    A name alone on a line counts only if the next line has other text.
+    A name alone on a line counts if the next line has other text, else at most in capitals as a loose one.
     """
     lines = list(lines)
-    starts = [_start_of(line) for line in lines]
-    found = []
-    for line, start, after, other in zip(lines, starts, [*lines[1:], ""], [*starts[1:], None], strict=False):
-        if start and start.form is Form.ALONE and (not after.strip() or (other and is_loud(other))):
+    starts, directions = [_start_of(line) for line in lines], direction_lines(lines)
+    found, is_last = [], True  # no words of its own follow the line
+    for at in reversed(range(len(lines))):
+        line, start = lines[at], starts[at]
+        after, other = (lines[at + 1], starts[at + 1]) if at + 1 < len(lines) else ("", None)
+        if start and start.form is Form.ALONE and not is_loud(start) and (is_last or not after.strip()):
             start = None
-        found.append(ParsedLine(line, start, start is None and _is_neutral(line)))
-    return found
+        elif start and is_loud(start) and (not after.strip() or (other and is_loud(other))):
+            start = replace(start, form=Form.LOOSE)
+        is_neutral = is_last if directions[at] and start else directions[at] or (start is None and _is_neutral(line))
+        found.append(ParsedLine(line, start, is_neutral, directions[at]))
+        if line.strip():
+            is_last = start is not None and start.form in (Form.COLON, Form.BRACKET) and not is_said(start.name)
+    return found[::-1]
 
 
 def is_said(name: str) -> bool:
@@ -149,10 +170,23 @@ def _start_of(line: str) -> Start | None:
                 match if _is_titled(match["name"], 4) and _may_stand_alone(match["name"]) else None,
             )
     if match is None or not _is_name(match):
-        return None
+        return _loose_start(line)
     given = match.groupdict()
     settings = tuple((given.get("settings") or "").split("|")[1:])
     return Start(given["name"], head[match.end() :] + rest, form, settings, (given["manner"] or "").strip(), is_bold)
+
+
+def _loose_start(line: str) -> Start | None:
+    if time := _TIME.match(line):
+        timed = _start_of(line[time.end() :])
+        return timed and replace(timed, form=Form.LOOSE)
+    head, rest = line[:_LOOK], line[_LOOK:]
+    match = _CAPITALS.match(head)
+    if match is None or not match["name"].isupper():
+        match = next(filter(None, (pattern.match(head) for pattern in _LOOSE)), None)
+    if match is None or not _is_name(match):
+        return None
+    return Start(match["name"], head[match.end() :] + rest, Form.LOOSE, (), match.groupdict().get("manner") or "")
 
 
 def _is_name(match: re.Match) -> bool:

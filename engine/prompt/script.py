@@ -89,11 +89,6 @@ def pause_faults(text: str) -> Iterator[tuple[int, int, str]]:
             yield *marker.span(), warning
 
 
-def without_comments(script: str) -> str:
-    """Replace comments by spaces, keeping positions."""
-    return "".join(" " * len(line) if is_comment(line) else line for line in script.splitlines(keepends=True))
-
-
 def is_comment(line: str) -> bool:
     return line.lstrip().startswith("#")
 

@@ -13,6 +13,7 @@ from ..audio.pcm import pcm_bytes
 from ..core.config import SamplingParams
 from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
+from ..files.plain_text import decode_text, tell
 from ..prompt.incoming import IncomingText
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
@@ -22,18 +23,41 @@ from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 
 _BYTES = 4096  # read at a time
+_MARK = 4  # bytes of the longest byte order mark
 
 
 def arriving_sentences(read: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield sentences as they become complete. read(most): next bytes of UTF-8 text, as soon as there are any."""
+    """Yield sentences as they become complete. read(most): next bytes of text, as soon as there are any.
+
+    If they are not UTF-8, all that follow are read before more is spoken, and the encoding is logged.
+    """
     text, decoder = IncomingText("sentence"), codecs.getincrementaldecoder("utf-8-sig")()
-    try:
-        while data := read(_BYTES):
-            yield from text.add(decoder.decode(data))
-        yield from text.add(decoder.decode(b"", final=True))
-    except UnicodeDecodeError as error:
-        raise HiggsError(f"The text on stdin is not UTF-8 ({error}). Convert it.") from error
+    whole, said, is_over = b"", "", False
+    while not is_over:
+        data = b""
+        while not is_over and (not data or len(whole + data) < _MARK):
+            is_over = not (more := read(_BYTES))
+            data += more
+        whole += data
+        try:
+            if b"\0" in data:  # UTF-16
+                raise UnicodeError
+            said += (piece := decoder.decode(data, final=is_over))
+            yield from text.add(piece)
+        except UnicodeError:
+            while not is_over and (more := read(_BYTES)):
+                whole += more
+            yield from text.add(stdin_text(whole)[len(said) :])  # what was said is ASCII, or UTF-8 with wrong bytes
+            break
     yield from text.flush()
+
+
+def stdin_text(data: bytes) -> str:
+    """Decode text from stdin, in any encoding. Doubts about it are logged."""
+    text, doubts = decode_text(data, "The text on stdin")
+    for doubt in doubts:
+        tell(doubt)
+    return text
 
 
 def speak_arriving(

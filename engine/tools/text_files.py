@@ -20,29 +20,28 @@ def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], boo
 
     Raises HiggsError if the file cannot be read.
     """
-    text, doubts = _read(path)
-    dialogue = read_dialogue(text, knows_tag=knows_tag)
-    return replace(dialogue, turns=said.respelled(dialogue.turns), warnings=(*dialogue.warnings, *doubts))
+    dialogue = read_dialogue(_read(path), knows_tag=knows_tag)
+    return replace(dialogue, turns=said.respelled(dialogue.turns))
 
 
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
     """Read subtitles; see `read_cues`. Raises HiggsError if the file cannot be read."""
-    text, doubts = _read(path, "an SRT or VTT file")
+    text = _read(path, "an SRT or VTT file")
     try:
-        sheet = read_cues(text, anyone=anyone, knows_tag=knows_tag)
+        return read_cues(text, anyone=anyone, knows_tag=knows_tag)
     except HiggsError as error:
         raise HiggsError(f"{path}: {error}") from error
-    return replace(sheet, warnings=(*sheet.warnings, *doubts))
 
 
 def pronunciations_in(path: Path | None) -> Pronunciations:
     """Read a list of pronunciations, empty without a file. Raises HiggsError like `read_pronunciations`."""
-    return Pronunciations() if path is None else read_pronunciations(_read(path)[0], str(path))
+    return Pronunciations() if path is None else read_pronunciations(_read(path), str(path))
 
 
-def _read(path: Path, kind: str = "a text file") -> tuple[str, tuple[str, ...]]:
+def _read(path: Path, kind: str = "a text file") -> str:
+    """Return the text of a file. Doubts about its encoding are logged, and so told before speech."""
     try:
-        return read_plain_text(path)
+        return read_plain_text(path)[0]
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error}). Choose {kind}.") from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...engine import (
     MAX_WRITTEN,
+    Dialogue,
     HiggsError,
     SaidText,
     SamplingParams,
@@ -26,10 +27,11 @@ from ...engine import (
 )
 from ..library.checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
 from ..library.checkpoint_folders import fingerprint as files_of
-from ..library.voice_folders import BUILT_IN, voices
+from ..library.voice_folders import BUILT_IN, known_names, voices
 
 Said = Callable[[str], SaidText]
 _MOST_NAMES = 64
+KINDS = ("text", "script", "lines", "srt")
 _GAPS = ("paragraph_gap", "turn_gap")
 
 
@@ -51,17 +53,28 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     given = {name: float(settings[name]) for name in _GAPS if name in settings}
     params = replace(SamplingParams(), **given)
     check = _check_for(model)
+    script = _dialogue(text, check) if kind == "script" else None
+    said, unsaid = (text, ()) if script is None else (script.said, script.unsaid)
     try:
-        seconds = KINDS[kind](text, params, check.said) * max(1.0, settings.get("takes", 1.0))
+        seconds = _seconds(kind, text, script, params, check.said) * max(1.0, settings.get("takes", 1.0))
     except HiggsError:  # half a row or file name; if it stays so, the run reports it
         seconds = None
     place = _place_in(text)
     hints = [
         {"start": place(hint.start), "stop": place(hint.stop), "says": hint.says}
-        for hint in check.hints(text, is_script=kind == "script", directions=kind != "srt")
+        for hint in check.hints(said, unsaid, directions=kind != "srt")
     ]
-    notes, names = check.notes(text), _names(kind, text)
-    return {"seconds": seconds, "hints": hints, "notes": notes, "names": names, "said": _said(kind, text, check)}
+    notes, names = check.notes(said), _names(kind, text)
+    return {"seconds": seconds, "hints": hints, "notes": notes, "names": names, "said": _said(kind, said, check)}
+
+
+def _dialogue(script: str, check: TextCheck) -> Dialogue:
+    """Read a script as the run does. The connected voices are not known: a name without another one may have one."""
+    head, names = script_names(script)
+    try:
+        return read_dialogue(script, known_names(names, {}, head), check.follows)
+    except HiggsError:
+        return read_dialogue(script, names, check.follows)
 
 
 def _said(kind: str, text: str, check: TextCheck) -> list[dict]:
@@ -77,7 +90,7 @@ def _said(kind: str, text: str, check: TextCheck) -> list[dict]:
             "said": one.said.strip(),
             "entry": _entry(text[one.start : one.stop].strip(), one.said.strip()),
         }
-        for one in (() if kind == "lines" else check.respellings(text, kind in ("script", "srt")))
+        for one in (() if kind == "lines" else check.respellings(text, kind == "srt"))
         if one.said.strip(" .,")
     ]
 
@@ -90,31 +103,15 @@ def _entry(written: str, said: str) -> str:
         return ""
 
 
-def _of_text(text: str, params: SamplingParams, said: Said) -> float:
-    return planned_seconds([Turn("", text)], params, is_dialogue=False, read_as=said)
-
-
-def _of_script(text: str, params: SamplingParams, said: Said) -> float:
-    """Estimate as if all speakers had a voice. Connections are not known here and make little difference."""
-    return planned_seconds(read_dialogue(text, script_names(text)[1]).turns, params, is_dialogue=True, read_as=said)
-
-
-def _of_lines(text: str, params: SamplingParams, said: Said) -> float:
-    rows = ([Turn(row.speaker, row.text)] for row in read_lines(text))
-    return sum(planned_seconds(turns, params, is_dialogue=True, read_as=said) for turns in rows)
-
-
-def _of_subtitles(text: str, params: SamplingParams, said: Said) -> float:
-    """Return when the last cue ends."""
-    return max(cue.stop for cue in read_cues(text).cues)
-
-
-KINDS: dict[str, Callable[[str, SamplingParams, Said], float]] = {
-    "text": _of_text,
-    "script": _of_script,
-    "lines": _of_lines,
-    "srt": _of_subtitles,
-}
+def _seconds(kind: str, text: str, script: Dialogue | None, params: SamplingParams, said: Said) -> float:
+    """Estimate the length of the speech. For subtitles, return when the last cue ends."""
+    if kind == "srt":
+        return max(cue.stop for cue in read_cues(text).cues)
+    if kind == "lines":
+        rows = ([Turn(row.speaker, row.text)] for row in read_lines(text))
+        return sum(planned_seconds(turns, params, is_dialogue=True, read_as=said) for turns in rows)
+    turns = [Turn("", text)] if script is None else script.turns
+    return planned_seconds(turns, params, is_dialogue=script is not None, read_as=said)
 
 
 def _names(kind: str, text: str) -> list[str]:

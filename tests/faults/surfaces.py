@@ -315,7 +315,8 @@ def _texts() -> dict[str, Surface]:
         _short(read_dialogue(text).warnings)
 
     def hints(text: str):
-        _short(tuple(hint.says for hint in text_check_before().hints(text, is_script=True)))
+        dialogue = read_dialogue(text, script_names(text)[1])
+        _short(tuple(hint.says for hint in text_check_before().hints(dialogue.said, dialogue.unsaid)))
 
     planned = functools.partial(planned_seconds, params=SamplingParams(paragraph_gap=0.5), is_dialogue=False)
     return {

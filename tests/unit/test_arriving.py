@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from higgs_tts.engine import HiggsError
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.files.plain_text import tell
 from higgs_tts.engine.tools.arriving import arriving_sentences
 from higgs_tts.tests.speech_servers import Fake, sound_of
 
@@ -31,10 +31,32 @@ def test_a_sentence_comes_before_the_rest_is_read():
     assert next(arriving_sentences(lambda most: next(pieces))) == "The kettle is on."
 
 
-@pytest.mark.parametrize("data", [b"Good\xff.", b"Good night\xc3"])
-def test_bytes_that_are_no_text(data):
-    with pytest.raises(HiggsError, match="The text on stdin is not UTF-8"):
-        sentences_of(data, 100)
+GERMAN = "Grüße aus Köln. Der Zug fährt um neun. Gute Nacht."
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("encoding", ["cp1252", "mac_roman", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_stdin_may_have_any_encoding(encoding, size, caplog):
+    tell.cache_clear()
+    expected = ["Grüße aus Köln.", "Der Zug fährt um neun.", "Gute Nacht."]
+    assert sentences_of(GERMAN.encode(encoding), size) == expected
+    names = {"cp1252": "Windows-1252", "mac_roman": "Mac Roman"}
+    told = f"The text on stdin is not UTF-8 and was read as {names.get(encoding)}: {GERMAN!r}. If letters are wrong, "
+    assert [record.message for record in caplog.records] == [f"{told}save it as UTF-8."] * (encoding in names)
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "told"),
+    [
+        (b"Good\xff.", "Goodÿ.", "read as Windows-1252: 'Goodÿ.'"),
+        ("Grüße an Köln und für Öde, ü!".encode() + b" \xc3", "Grüße an Köln und für Öde, ü!", "1 letter that cannot"),
+    ],
+)
+def test_wrong_bytes_on_stdin_are_told(data, said, told, caplog):
+    tell.cache_clear()
+    assert sentences_of(data, 100)[0].startswith(said)
+    (record,) = caplog.records
+    assert told in record.message
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_text_files_are_read_as_editors_save_them(tmp_path, encoding):
     (tmp_path / "Grüße.txt").write_bytes("Grüße.\nEine Zeile ist ein Absatz.\n".encode(encoding))
     book = read_book(tmp_path / "Grüße.txt")
     assert chapters_of(book) == [("Grüße", ["Grüße.", "Eine Zeile ist ein Absatz."])]
-    told = "Grüße.txt is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8."
+    told = "Grüße.txt is not UTF-8 and was read as Windows-1252: 'Grüße.'. If letters are wrong, save it as UTF-8."
     assert book.warnings == ((told,) if encoding == "cp1252" else ())
 
 

@@ -165,9 +165,11 @@ def test_any_text_can_be_read_as_a_script():
             continue
         said = " ".join(turn.text for turn in dialogue.turns)
         kept = [line for line in script.splitlines() if not line.strip().startswith("#")]
-        if not dialogue.head:
-            assert said.count("word") == "\n".join(kept).count("word"), script
-            assert said.count("é") == "\n".join(kept).count("é"), script
+        named = " ".join(script[start:stop] for start, stop, says in dialogue.unsaid if says)
+        for word in ("word", "é"):
+            assert said.count(word) == dialogue.said.count(word), script
+            if not dialogue.head:
+                assert (said + named).count(word) == "\n".join(kept).count(word), script
 
 
 @pytest.fixture(scope="module")

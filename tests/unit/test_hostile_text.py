@@ -43,7 +43,7 @@ def test_reading_a_script_takes_linear_time(script):
     assert dialogue.turns[-1].text.endswith("Said.") and dialogue.head == script_names(script)[0]
     assert all(len(warning) < 1000 for warning in dialogue.warnings)
     check = TextCheck(GUARD, ModelCard(("en",), ()), True)
-    assert len(check.hints(script, is_script=True)) <= MAX_HINTS
+    assert len(check.hints(dialogue.said, dialogue.unsaid)) <= MAX_HINTS
 
 
 @pytest.mark.parametrize("setting", ["seed:", "seed: ", "seed:\u00b2", "seed:" + "9" * 100, "volume:", "speed:"])

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from higgs_tts.engine import read_book_text, read_cues, read_dialogue
+from higgs_tts.engine import HiggsError, read_book_text, read_cues, read_dialogue
 
 FORMS = json.loads((pathlib.Path(__file__).parent / "data" / "script_forms.json").read_text(encoding="utf-8"))
 ONCE = " If that is a mistake, correct the script."
@@ -122,3 +122,187 @@ def test_words_that_begin_a_sentence_may_speak_if_they_have_a_voice():
     assert read_dialogue("Q: Who?\nA: Me.\nQ: Why?").speakers == ["Q", "A"]
     book = read_book_text("Anna: Hi.\nTom: Hello.\nNote: it rained.\nAnna: Bye.\nTom: Bye.", "T", is_script=True)
     assert book.speakers == ["Anna", "Tom"] and "Note was read as text" in book.warnings[0]
+
+
+MESSY = "Grandma Lou: Are you all right?\nBen: Yes.\n{}\nGrandma Lou: Good.\nBen: Bye."
+LOOSE = {
+    "a dash": ("Ben - It's fine.", "It's fine."),
+    "a dash without blanks": ("Ben—It's fine.", "It's fine."),
+    "a short dash": ("Ben – It's fine.", "It's fine."),
+    "a name in capitals above": ("BEN\nIt's fine.", "It's fine."),
+    "a name in capitals and a blank line above": ("BEN\n\nIt's fine.", "It's fine."),
+    "a name above": ("Ben\nIt's fine.", "It's fine."),
+    "a name in capitals with a manner": ("BEN (quickly)\nIt's fine.", "<|prosody:speed_fast|>It's fine."),
+    "a name in capitals and a full stop": ("BEN. It's fine.", "It's fine."),
+    "a tab": ("Ben\tIt's fine.", "It's fine."),
+    "a manner without a colon": ("Ben (whispering) It's fine.", "<|style:whispering|>It's fine."),
+    "a manner and a dash": ("Ben (whispering) - It's fine.", "<|style:whispering|>It's fine."),
+    "parentheses": ("(Ben) It's fine.", "It's fine."),
+    "braces": ("{Ben} It's fine.", "It's fine."),
+    "bold without a colon": ("**Ben** It's fine.", "It's fine."),
+    "quotation marks without a colon": ("“Ben” It's fine.", "It's fine."),
+    "an at sign": ("@Ben It's fine.", "It's fine."),
+    "a time": ("[00:12] Ben: It's fine.", "It's fine."),
+    "a time without brackets": ("1:02:12 - Ben: It's fine.", "It's fine."),
+    "a bar": ("Ben | It's fine.", "It's fine."),
+    "an arrow": ("Ben> It's fine.", "It's fine."),
+    "a semicolon": ("Ben; It's fine.", "It's fine."),
+    "an equals sign": ("Ben = It's fine.", "It's fine."),
+}
+
+
+@pytest.mark.parametrize(("written", "text"), LOOSE.values(), ids=LOOSE)
+@pytest.mark.parametrize("head", ["", "Ben = jack\nGrandma Lou = ruth\n\n"])
+def test_other_signs_begin_turns_of_those_who_speak_elsewhere(written, text, head):
+    dialogue = read_dialogue(head + MESSY.format(written))
+    assert turns_of(dialogue.turns)[1:4] == [["Ben", "Yes."], ["Ben", text], ["Grandma Lou", "Good."]]
+    (told,) = dialogue.warnings
+    assert told.startswith("Read as turns, though they have no colon: ") and repr(written.split("\n")[0]) in told
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Ben : It's fine.",
+        "[Ben]\nIt's fine.",
+        "[Ben]: It's fine.",
+        "**Ben:** It's fine.",
+        "BEN: It's fine.",
+        "Ben:\tIt's fine.",
+        "- Ben: It's fine.",
+        "<Ben> It's fine.",
+    ],
+)
+def test_usual_forms_are_mixed_without_a_warning(written):
+    dialogue = read_dialogue(MESSY.format(written))
+    assert turns_of(dialogue.turns)[2] == ["Ben", "It's fine."] and not dialogue.warnings
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Ben - a tall man - left.",
+        "Ben - Lou's brother - left.",
+        "Ben -it's fine.",
+        "Ben (his hat in hand) came back.",
+        "Ben. That was his name.",
+        "1. Ben. It's fine.",
+        "Ben, softly: It's fine.",
+        "Ben --It's fine.",
+        "Ben • It's fine.",
+        "Ben / It's fine.",
+        "Ben—the tall one—left.",
+    ],
+)
+def test_what_may_be_text_is_spoken_and_named(written):
+    """The right reading of some of these is a turn, so the line is named."""
+    dialogue = read_dialogue(MESSY.format(written))
+    assert turns_of(dialogue.turns)[1] == ["Ben", f"Yes.\n{written}"]
+    (told,) = dialogue.warnings
+    assert told == f"{written!r} was read as text, because it does not start with a name and a colon."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ben - a tall man - left.\nIt was late.\nBen - It was he - came back.\nNobody spoke.\nHe slept.",
+        "BEN\nHe read it twice.\n\nBEN\n",
+        "He came in. (He was tired.)\n(Nobody saw him.)",
+        "(whispering) Come here.\n\n[Applause]\n\n*He leaves.*",
+        "Ben\tHe left.\nIt was late.\nNobody came.",
+        "London (England) It rained.\nLondon; It rained.\nIt rained on.",
+    ],
+)
+def test_texts_without_speakers_stay_as_they_are(text):
+    assert turns_of(read_dialogue(text).turns) == [["", text.strip()]]
+
+
+DIRECTIONS = {
+    "a line": ("(He leaves.)", ["(He leaves.)"]),
+    "square brackets": ("[He leaves.]", ["[He leaves.]"]),
+    "a sound": ("[door slams]", ["[door slams]"]),
+    "a word that might be a name": ("[Applause]", ["[Applause]"]),
+    "several lines": ("(He leaves,\nslamming\nthe door.)", ["(He leaves, slamming the door.)"]),
+    "two in a line": ("(He leaves.) (Silence.)", ["(He leaves.) (Silence.)"]),
+    "italics": ("*(He leaves.)*", ["*(He leaves.)*"]),
+    "italics without brackets": ("_He leaves._", ["_He leaves._"]),
+    "blank lines around": ("\n(He leaves.)\n", ["(He leaves.)"]),
+    "wide brackets": ("（他走了。）", ["（他走了。）"]),
+    "black brackets": ("【他走了】", ["【他走了】"]),
+    "parentheses within": ("(He (Ben) leaves.)", ["(He (Ben) leaves.)"]),
+    "a scene's heading": ("INT. KITCHEN - NIGHT", ["INT. KITCHEN - NIGHT"]),
+    "a cut": ("CUT TO:", ["CUT TO:"]),
+    "a name alone": ("(Ben)", []),
+    "a turn's only words": ("Ben: (nods)", ["(nods)"]),
+}
+
+
+@pytest.mark.parametrize(("written", "told"), DIRECTIONS.values(), ids=DIRECTIONS)
+def test_directions_on_lines_of_their_own_are_left_out_and_named(written, told):
+    dialogue = read_dialogue(MESSY.format(written))
+    assert [text for _, text in turns_of(dialogue.turns)] == ["Are you all right?", "Yes.", "Good.", "Bye."]
+    found = [warning for warning in dialogue.warnings if warning.startswith("Stage directions were not spoken: ")]
+    assert len(found) == bool(told) and all(one in found[0] for one in told)
+
+
+INLINE = {
+    "a manner": ("(whispering) Yes.", "<|style:whispering|>Yes.", ""),
+    "a manner in square brackets": ("[whispering] Yes.", "<|style:whispering|>Yes.", ""),
+    "a manner before a small letter": ("(angrily) yes.", "<|emotion:anger|>yes.", ""),
+    "a sound": ("(laughs) Yes.", "<|sfx:laughter|>Yes.", ""),
+    "a sound between stars": ("*sighs* Yes.", "<|sfx:sigh|>Yes.", ""),
+    "a sound alone": ("(coughs)", "<|sfx:cough|>", ""),
+    "on the next line": ("\n(whispering)\nYes.", "<|style:whispering|>Yes.", ""),
+    "a screenplay's remark": ("(cont'd) Yes.", "Yes.", ""),
+    "a manner without a tag": ("(softly) Yes.", "Yes.", "(softly)"),
+    "to whom": ("(to Lou) Yes.", "Yes.", "(to Lou)"),
+    "an action": ("(He nods.) Yes.", "Yes.", "(He nods.)"),
+    "an action in square brackets": ("[nods] Yes.", "Yes.", "[nods]"),
+    "wide parentheses": ("（他点头）好。", "好。", "（他点头）"),
+    "an action behind": ("Yes. (He leaves.)", "Yes.", "(He leaves.)"),
+    "an action between": ("Yes. (Ben leaves.) Good.", "Yes.  Good.", "(Ben leaves.)"),
+    "a pause stays": ("[pause 1] Yes.", "[pause 1] Yes.", ""),
+    "a thought stays": ("(I think) yes.", "(I think) yes.", ""),
+    "a sentence stays": ("(You know me.) Yes.", "(You know me.) Yes.", ""),
+    "a remark inside stays": ("Yes (he knows it).", "Yes (he knows it).", ""),
+    "emphasis stays": ("*Never* do that.", "*Never* do that.", ""),
+}
+
+
+@pytest.mark.parametrize(("written", "text", "told"), INLINE.values(), ids=INLINE)
+def test_directions_in_a_turn_become_tags_or_are_left_out_and_named(written, text, told):
+    dialogue = read_dialogue(MESSY.format(f"Ben: {written}"))
+    assert turns_of(dialogue.turns)[2] == ["Ben", text]
+    if told:
+        (warning,) = dialogue.warnings
+        assert warning.startswith(f"Stage directions were not spoken: {told}. ")
+    else:
+        assert not dialogue.warnings
+
+
+def test_the_messy_script_is_understood_and_named():
+    dialogue = read_dialogue(MESSY.format("Ben - It's fine.\nBEN\nI know.\n(He leaves.)"))
+    assert turns_of(dialogue.turns)[2:4] == [["Ben", "It's fine."], ["Ben", "I know."]]
+    assert dialogue.warnings == (
+        "Read as turns, though they have no colon: \"Ben - It's fine.\" and 'BEN'. If one is wrong, begin it with "
+        "another word.",
+        "Stage directions were not spoken: (He leaves.). To have them spoken, write them without brackets or "
+        "asterisks.",
+    )
+
+
+def test_a_name_with_brackets_and_no_voice_is_still_refused():
+    with pytest.raises(HiggsError, match="Tom has no voice"):
+        read_dialogue("Anna = amber\n\n[Anna]\nHi.\n[Tom]\nHello.\n[Anna]\nBye.\n[Tom]\nBye.")
+
+
+def test_cues_know_a_name_in_capitals_above_and_brackets_over_two_lines():
+    lines = ["BEN: Hi.", "LOU: Hello.", "BEN\nI know.", "LOU: Ben!", "(door creaks\nslowly)", "Ben - Run!"]
+    sheet = read_cues(srt_of(lines))
+    turns = [turn for cue in sheet.cues for turn in turns_of(cue.turns)]
+    assert turns[2:] == [["BEN", "I know."], ["LOU", "Ben!"], ["LOU", "Ben - Run!"]]
+    assert [told.partition(":")[0] for told in sheet.warnings] == [
+        "'Ben - Run!' was read as text, because it does not start with a name and a colon.",
+        "Read as turns, though they have no colon",
+        "Sound descriptions were not spoken",
+    ]

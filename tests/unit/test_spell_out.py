@@ -1,11 +1,20 @@
 """Figures, units, signs and capitals in words for the embedded model. Times, subtitles and doubts keep the text."""
 
 import functools
+import io
 import json
 import pathlib
 
 import pytest
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams, read_pronunciations, text_check
+from higgs_tts.engine import (
+    EMBEDDED,
+    Engine,
+    EngineConfig,
+    SamplingParams,
+    read_dialogue,
+    read_pronunciations,
+    text_check,
+)
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.prompt.card import CARD, read_card
 from higgs_tts.engine.prompt.chunking import estimate_seconds
@@ -88,7 +97,10 @@ def test_an_unknown_table_is_noted(tmp_path):
 def test_hints_leave_names_cues_and_comments_alone():
     check = text_check(EMBEDDED)
     script = "# NASA 5\nANNA: At 5.\n[TOM]\nIt is 6:30."
-    assert [one.said for one in check.respellings(script, True)] == ["five", "six thirty"]
+    assert [one.said for one in check.respellings(read_dialogue(script, ["Anna", "Tom"]).said)] == [
+        "five",
+        "six thirty",
+    ]
     assert [one.said for one in check.respellings("7\n00:00:01,000 --> 00:00:02,000\nOn 5 May.", True)] == [
         "the fifth of May"
     ]
@@ -115,3 +127,10 @@ def test_the_terminal_shows_the_text_without_weights(tmp_path, capsys, monkeypat
     assert main(["say", "--script", str(script), "--pronunciations", str(words), "--show-text"]) == 0
     assert capsys.readouterr().out == "Anna: At five.\nTom: the agency!\n"
     assert main(["say", "Hi."]) == 2 and "--out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_text_on_stdin_is_shown_in_any_encoding(encoding, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("Grüße an 2 Köche.".encode(encoding))))
+    assert main(["say", "-", "--show-text"]) == 0
+    assert capsys.readouterr().out == "Grüße an two Köche.\n"

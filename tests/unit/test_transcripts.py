@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from higgs_tts.engine import HiggsError, transcript_of
+from higgs_tts.engine.files.plain_text import tell
 from higgs_tts.engine.serve.voices import VoiceFolder
 
 
@@ -25,3 +26,19 @@ def test_an_overlong_transcript_is_named(tmp_path):
         file.truncate((8 << 20) + 1)
     with pytest.raises(HiggsError, match=r"b\.txt cannot be read .*at most 8 MB"):
         transcript_of(tmp_path / "b.wav")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words", "name"),
+    [
+        ("cp932", "古い橋は春に閉鎖されました。", "Shift-JIS"),
+        ("cp1251", "Старый мост закрыли весной.", "Windows-1251"),
+        ("utf-16-le", "The old bridge is closed.", ""),
+    ],
+)
+def test_a_transcript_may_have_any_encoding_and_a_guess_is_logged(tmp_path, encoding, words, name, caplog):
+    tell.cache_clear()
+    (tmp_path / "anna.txt").write_bytes(words.encode(encoding))
+    assert transcript_of(tmp_path / "anna.wav") == (words, "anna.txt")
+    told = [record.message for record in caplog.records]
+    assert len(told) == bool(name) and all(f"anna.txt is not UTF-8 and was read as {name} (" in one for one in told)

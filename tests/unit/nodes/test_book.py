@@ -108,6 +108,16 @@ def test_input_files_are_read_and_others_refused(run, load_module):
         run(book="../a.txt")
 
 
+@pytest.mark.parametrize("script", [False, True])
+def test_a_guessed_encoding_is_on_the_node_before_speech_and_in_the_report(run, script):
+    text = "Anna: Der Zug nach Köln fährt früh.\nTom: Grüße!\n"
+    (run.input / "novels" / "a.txt").write_bytes(text.encode("mac_roman"))
+    run(book="novels/a.txt", script=script)
+    told = "a.txt is not UTF-8 and was read as Mac Roman: 'Anna: Der Zug nach Köln fährt früh.'. If letters are wrong, "
+    assert told in run.server.told[0][0] and "chapter 1 of 1" in run.server.told[-1][0]
+    assert f"Warning: {told}save it as UTF-8." in run.report
+
+
 def test_a_forced_rerun_without_changes_writes_nothing(run):
     """ComfyUI 0.46's --force-output-rerun does so."""
 

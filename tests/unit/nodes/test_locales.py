@@ -98,6 +98,10 @@ def _hints(ask):
     for text in texts:
         told = ask("text", {"kind": "text", "text": text, "model": EMBEDDED_NAME, "settings": {}}).data
         yield from (hint["says"] for hint in told["hints"])
+    script = "Ann (whispering): Hi.\nBob: (He nods.) No.\nAnn (softly): Oh.\n[Bob|loud] Hi."
+    told = ask("text", {"kind": "script", "text": script, "model": EMBEDDED_NAME, "settings": {}}).data
+    assert len(told["hints"]) == 4
+    yield from (hint["says"] for hint in told["hints"])
     for language, text in BOOKS.items():
         (note,) = ask("text", {"kind": "text", "text": text, "model": EMBEDDED_NAME, "settings": {}}).data["notes"]
         assert language in note

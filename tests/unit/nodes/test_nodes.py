@@ -532,6 +532,11 @@ class TestDialogue:
         with pytest.raises(HiggsError, match=f"Higgs Dialogue: {error}"):
             run(script, voices=voices)
 
+    def test_a_list_of_pronunciations_that_is_no_text_is_refused(self, run, library):
+        (library / "pronunciations.txt").write_bytes(b"{\\rtf1 York = Yorrk}")
+        with pytest.raises(HiggsError, match=r"Higgs Dialogue: .*pronunciations\.txt cannot be read \(it is RTF, not"):
+            run("Anna: Hi.\nTom: Hi.")
+
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
     def test_pronunciations_are_applied(self, run, library, encoding):
         listed = "York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n"

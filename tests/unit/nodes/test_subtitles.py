@@ -216,6 +216,16 @@ def test_comfyui_s_own_folders_may_be_read(run, tmp_path, load_module):
     assert run.node.fingerprint_inputs(None) == ["", False]
 
 
+def test_a_guessed_encoding_is_on_the_node_before_speech_and_in_info(run, tmp_path, comfy):
+    comfy["server"].PromptServer.instance.client_id, comfy["server"].PromptServer.instance.last_node_id = "me", "7"
+    (tmp_path / "input").mkdir()
+    srt = "1\n00:00:01,000 --> 00:00:02,000\nСтарый мост закрыли.\n"
+    (tmp_path / "input" / "film.srt").write_bytes(srt.encode("cp1251"))
+    assert run("film.srt") == [("", "Старый мост закрыли.")]
+    told = "film.srt is not UTF-8 and was read as Windows-1251 (Cyrillic): 'Старый мост закрыли.'."
+    assert comfy["server"].told[0][0].startswith(told) and f"Warning: {told}" in run.info
+
+
 def test_other_folders_may_be_read_only_once_listed(run, tmp_path):
     films = tmp_path / "films"
     films.mkdir()

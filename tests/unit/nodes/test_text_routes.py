@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from higgs_tts.engine import EMBEDDED, EMBEDDED_NAME, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import EMBEDDED, EMBEDDED_NAME, Engine, EngineConfig, SamplingParams, read_dialogue
 from higgs_tts.engine.tools.tiny import write_tiny
 
 V2 = "download: Higgs Audio v2 (3B)"
@@ -146,5 +146,52 @@ def test_what_is_said_is_told_at_its_place_with_its_entry(look):
     assert [one["entry"] for one in parts][:3] == ["06:32 = six thirty-two", "NASA = nasa", ""], "# is a comment"
     assert parts[0]["said"] == "six thirty-two"
     assert look(text, model=V3)["said"] == [] == look('id,text\na,"At 5."', "lines")["said"]
-    assert [one["said"] for one in look("ANNA: At 5.", "script")["said"]] == ["five"]
+    assert [one["said"] for one in look("ANNA: At 5.\nTOM: No.", "script")["said"]] == ["five"]
+    assert [one["said"] for one in look("ANNA: At 5.", "script")["said"]] == ["Anna", "five"], "it is read aloud, too"
     assert look("At $1,234,567.")["seconds"] > look("At one.")["seconds"] + 2
+
+
+LOU = "Ben: Hi. At 5. [sighs] No.\n<Grandma Lou> Yes, <b>at 7</b>.\n{}\nGrandma Lou: Bye.\nBen: Bye."
+
+
+@pytest.mark.parametrize(
+    ("line", "marked"),
+    [
+        ("Ben (whispering): Now.", {"Ben (whispering): "}),
+        ("Ben: (whispering) Now.", {"(whispering)"}),
+        ("Ben: (He nods.) Now.", {"(He nods.)"}),
+        ("Ben: *laughs* Now.", {"*laughs*"}),
+        ("Ben: (softly, laughs) Now.", {"(softly, laughs)"}),
+        ("Ben: [whispering] Now.", {"[whispering]"}),
+        ("BEN\n(whispering)\nNow.", {"(whispering)"}),
+        ("(whispering)", {"(whispering)"}),
+        ("<Ben> Now.", set()),
+        ("Ben - Now. (laughs) Now.", {"(laughs)"}),
+        ("# (whispering) at 9", set()),
+        ("Ben: Now. (Ben laughs.)", {"(Ben laughs.)"}),
+        ("[Ben|loud] Now.", {"[Ben|loud] "}),
+    ],
+)
+def test_the_help_reads_a_script_as_the_run_does(look, line, marked):
+    script = LOU.format(line)
+    told = look(script, "script")
+    with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
+        dialogue = read_dialogue(script, knows_tag=engine.knows_tag)
+        quick = SamplingParams(max_frames=2, retries=0, check=False)
+        warnings = [*engine.speak_turns(dialogue.turns, params=quick).warnings, *dialogue.warnings]
+    assert {script[hint["start"] : hint["stop"]] for hint in told["hints"]} == {"[sighs]", "<b>", "</b>", *marked}
+    text = "\n".join(turn.text for turn in dialogue.turns)
+    for hint in told["hints"]:
+        part = script[hint["start"] : hint["stop"]]
+        assert ("is read aloud" in hint["says"]) == (part in text), hint
+        assert hint["says"] in warnings or any(part in one for one in warnings) or part == "</b>", hint
+    assert [script[one["start"] : one["stop"]].strip(" .") for one in told["said"]] == ["5", "7"]
+
+
+def test_the_help_knows_the_voices_of_the_folder_as_the_run_does(look, library):
+    """One line of a name counts if it has a voice."""
+    script = "Oliver: (laughs) Hi.\nHe had a note: (laughs) no."
+    marked = [script[hint["start"] : hint["stop"]] for hint in look(script, "script")["hints"]]
+    assert marked == ["(laughs)"] * 2
+    says = [hint["says"] for hint in look(script, "script")["hints"]]
+    assert "was left out for Oliver" in says[0] and "is read aloud" in says[1]
