@@ -31,12 +31,13 @@ _IDLE = 30.0  # idle seconds until the batch frees its memory
 class SpeechJob:
     """A text to speak, and callbacks. Both are called in the speaker's thread and must not block.
 
-    end(result or exception): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: position
+    end(result or exception): called once, unless the job was dropped. The result is a function that makes it, in any
+    thread, once its sound is wanted in one piece. hear(wav [n]): sound as it comes. index: position
     of a part in a split text.
     """
 
     text: str
-    end: Callable[[SpeechResult | BaseException], None]
+    end: Callable[[Callable[[], SpeechResult] | BaseException], None]
     voices: Mapping[str, Voice] = field(default_factory=lambda: MappingProxyType({}))
     params: SamplingParams | None = None
     scene: str | None = None
@@ -205,7 +206,7 @@ class SpeakerThread:
         for request, error in ended:
             job = self._spoken.pop(request)
             del self._requests[job]
-            job.end(request.result() if error is None else error)
+            job.end(request.result if error is None else error)
 
     def _fail(self, error: BaseException):
         jobs = list(self._requests)
