@@ -71,8 +71,8 @@ class SpeechServer:
         most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
-            *(self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed),
-            word_times=partial(word_times, speaker),
+            *(self._say, self._voice_of, read, most, speaker.most_reference_frames, self._metrics.failed),
+            word_times=self._word_times,
         )
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
@@ -146,7 +146,8 @@ class SpeechServer:
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows
-        text = self._metrics.text(calls_open=self.calls, rows_running=running, rows_waiting=waiting)
+        changes = self._speaker.changes
+        text = self._metrics.text(changes, calls_open=self.calls, rows_running=running, rows_waiting=waiting)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -158,7 +159,8 @@ class SpeechServer:
             "one_voice": card.one_voice,
             "spell_out": card.spell_out,
         }
-        return web.json_response({"object": "list", "data": [model]})
+        adapted = [model | {"id": self._called(name), "parent": self.model} for name in self._speaker.adapters]
+        return web.json_response({"object": "list", "data": [model, *adapted]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
         return web.json_response({"voices": ["default", *await asyncio.to_thread(self._voices.names)]})
@@ -191,10 +193,10 @@ class SpeechServer:
         connection, most = self.connections.of(request), most_text(self._limits.max_characters)
         call = await self._body(request, lambda data: self._read(parse_json(data)), most)
         with self._one_call():
-            voice = await self._call_voices.of(call)
+            voice = await self._voice_of(call)
             call = replace(call, clip=None)
             connection.release()
-            headers = answer_headers(self.model, call.ignored)
+            headers = answer_headers(self._called(self._adapter_of(call)), call.ignored)
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             async with self._whole(connection, call, voice, CALL.get().began) as said:
@@ -204,7 +206,7 @@ class SpeechServer:
                     "X-Check": said.outcome,
                     "Content-Type": FORMATS[call.format],
                 }
-                headers |= word_headers(await word_times(self._speaker, said)) if call.word_timestamps else {}
+                headers |= word_headers(await self._word_times(call, said)) if call.word_timestamps else {}
                 connection.hold(len(body))
             del said
             return await write_whole(request, body, headers)
@@ -234,7 +236,7 @@ class SpeechServer:
         try:
             if isinstance(call, BadCall):
                 raise call
-            voice = await self._call_voices.of(call)
+            voice = await self._voice_of(call)
             async with self._whole(connection, call, voice, CALL.get().began) as said:
                 data = await asyncio.to_thread(encoded, said.wav, call.format)
                 connection.hold(len(data) * 4 // 3)  # as base64
@@ -249,6 +251,31 @@ class SpeechServer:
 
     def _read(self, body: object) -> Call:
         return read_call(body, self._limits.max_characters, self._knows_tag)
+
+    def _adapter_of(self, call: Call) -> str:
+        """Return the adapter that a call's model names, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.
+
+        Any other name is the model without an adapter, since programs send those of OpenAI.
+        """
+        name, _, adapter = call.model.rpartition(":")
+        if adapter in self._speaker.adapters:
+            return adapter
+        if name == self.model and self._speaker.adapters:
+            known = ", ".join(map(self._called, ("", *self._speaker.adapters)))
+            raise BadCall(
+                f"there is no model {call.model[:80]!r}. Known models: {known}.", "model", 404, "model_not_found"
+            )
+        return ""
+
+    def _called(self, adapter: str) -> str:
+        return f"{self.model}:{adapter}" if adapter else self.model
+
+    async def _voice_of(self, call: Call) -> Voice | None:
+        self._adapter_of(call)
+        return await self._call_voices.of(call)
+
+    async def _word_times(self, call: Call, said: SpeechResult) -> list[dict] | None:
+        return await word_times(self._speaker, self._adapter_of(call), said)
 
     @contextlib.asynccontextmanager
     async def _whole(
@@ -302,7 +329,8 @@ class SpeechServer:
         late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
         voices, told = {} if voice is None else {"": voice}, UnreadSpeech(connection)
         hear = told.hear if listens else None
-        job = SpeechJob(call.text, told.tell, voices, call.params, call.scene, hear, call.index)
+        what = voices, call.params, call.scene, hear, call.index, self._adapter_of(call)
+        job = SpeechJob(call.text, told.tell, *what)
         self._speaker.speak(job)
 
         def end_late():

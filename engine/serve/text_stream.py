@@ -39,7 +39,7 @@ class TextStreams:
     """All open streams of text.
 
     say(connection, call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a
-    generated voice. count(kind): counts an error. word_times(speech): see there.
+    generated voice. count(kind): counts an error. word_times(call, speech): see there.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TextStreams:
         most_characters: int,
         most_reference: int,
         count: Callable[[str], None],
-        word_times: Callable[[SpeechResult], Awaitable[list[dict] | None]],
+        word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]],
     ):
         self.say, self.find_voice, self.read = say, find_voice, read
         self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
@@ -299,7 +299,7 @@ class TextStream:
                 if isinstance(said, SpeechResult):
                     await (send(encoder.end) if unit.session.streams else send(encoded, said.wav, call.format))
                     if chunks:
-                        await chunks.words(await self._streams.word_times(said))
+                        await chunks.words(await self._streams.word_times(call, said))
                     return said
                 for part in said.split(SAMPLE_RATE):
                     await send(encoder.encode, part)
