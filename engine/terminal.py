@@ -46,7 +46,7 @@ from .tools.arriving import arriving_sentences, speak_arriving, stdin_text, to_s
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
-from .tools.engine_choice import config_of, engine_on, engine_or_servers, settings_of
+from .tools.engine_choice import config_of, engine_on, engine_or_servers, named_loras, settings_of
 from .tools.film import film_voices, read_film
 from .tools.new_folder import new_folder, writable
 from .tools.outputs import Outputs
@@ -235,9 +235,12 @@ def serve(args: argparse.Namespace) -> int:
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
-    with engine_on(args, replace(config_of(args), context=args.context, batch=args.batch)) as engine:
+    named = named_loras(args)
+    config = replace(config_of(args), context=args.context, batch=args.batch)
+    adapted = {name: engine_on(args, replace(config, adapters=(*config.adapters, one))) for name, one in named.items()}
+    with engine_on(args, config) as engine:
         where = args.host, args.port, args.voices
-        run(engine, *where, args.api_key, limits, print, args.access_log, args.host_name)
+        run(engine, *where, args.api_key, limits, print, args.access_log, args.host_name, adapted)
     return 0
 
 

@@ -110,7 +110,7 @@ class HiggsTTSBook(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, book: str | None, voices: object = None) -> bool | str:
         """Accept a linked name (None) for now. `voices` must be named: ComfyUI passes it to every validation."""
-        if book in (None, OWN_TEXT) or book in folders.files_in_input(BOOK_SUFFIXES):
+        if book in (None, OWN_TEXT) or str(book) in folders.files_in_input(BOOK_SUFFIXES):
             return True
         return f"{NAME}: there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
 

@@ -56,7 +56,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, whisper: str | None) -> bool | str:
         """Accept a model downloaded since ComfyUI started. A linked name (None) is checked when the node runs."""
-        if whisper is None or whisper in choices() or whisper.removeprefix(DOWNLOAD) in WHISPERS:
+        if whisper is None or whisper in choices() or str(whisper).removeprefix(DOWNLOAD) in WHISPERS:
             return True
         return f"{NAME}: {_missing(whisper)}"
 

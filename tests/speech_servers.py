@@ -12,6 +12,7 @@ import threading
 import zlib
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 
 import numpy as np
 from higgs_tts.engine import estimate_seconds
@@ -27,14 +28,14 @@ def running(engine, voices=None, **given):
 
 
 @contextlib.contextmanager
-def running_loop(engine, voices=None, **given):
+def running_loop(engine, voices=None, adapted=MappingProxyType({}), **given):
     """Yield (port, speaker, event loop) of our server in a thread."""
     from aiohttp import web
     from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
     from higgs_tts.engine.serve.voices import VoiceFolder
 
-    speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
+    speaker, loop = SpeakerThread(engine, adapted=adapted), asyncio.new_event_loop()
     given.setdefault("workers", engine.workers)
     server = SpeechServer(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)

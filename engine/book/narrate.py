@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, srt_of
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
-from ..words.word import Word, moved, read_words, words_json
+from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
 from .book import Book
 from .chapter_file import ChapterFile
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
@@ -315,4 +314,4 @@ def _is_timed(cue: Cue) -> bool:
     """True if a cue that was read has texts, and times that are numbers in order."""
     numbers = all(type(time) in (int, float) for time in (cue.start, cue.stop))
     texts = all(isinstance(text, str) for text in (cue.text, cue.speaker))
-    return texts and numbers and 0 <= cue.start <= cue.stop < math.inf
+    return texts and numbers and 0 <= cue.start <= cue.stop <= MOST_SECONDS

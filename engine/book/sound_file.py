@@ -100,8 +100,17 @@ def opens(path: Path) -> bool:
 
 def _blocks(path: Path) -> Iterable[np.ndarray]:
     with import_optional("soundfile", "SoundFile")(path) as file:
-        while len(samples := file.read(_BLOCK, dtype="int16")):
+        while len(samples := _block(file, path)):
             yield samples
+
+
+def _block(file: Any, path: Path) -> np.ndarray:
+    try:
+        return file.read(_BLOCK, dtype="int16")
+    except RuntimeError as error:  # soundfile's own
+        raise HiggsError(
+            f"{path} is damaged ({error}). Delete it and run again: only its chapter is made again."
+        ) from error
 
 
 class _Checked(io.FileIO):

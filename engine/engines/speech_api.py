@@ -40,6 +40,14 @@ class SpeechAPI(ABC):
         """Number of devices that decode together."""
         return 1
 
+    @abstractmethod
+    def __enter__(self) -> SpeechAPI:
+        """Open, which may be repeated after the end. Raises HiggsError and torch.OutOfMemoryError."""
+
+    @abstractmethod
+    def __exit__(self, *exc: object) -> None:
+        """Close, and free what `__enter__` took."""
+
     def workers(self) -> list[dict[str, object]]:
         """Return machine, process, device and state of each worker of a cluster. Empty without one."""
         return []

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import torch
 from aiohttp import web
 
 from ..core.config import SAMPLE_RATE, CallLimits
@@ -21,26 +19,26 @@ from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
-from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
-from .bodies import MOST_BYTES, beside, check_head, parse_form, parse_json
+from .batch import MOST_VALUES, batch_body, read_batch, spoken, unspoken
+from .bodies import MOST_BYTES, beside, check_head, most_text, parse_form, parse_json
 from .calls import DEFAULT_VOICE, BadCall, Call, bounded, read_call
 from .clips import CallVoices
-from .connections import SPARE, CallerConnections
+from .connections import SPARE, CallerConnections, Connection
 from .errors import FAILURES, LOG, failure
 from .hosts import HostNames, check_page
 from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
 from .speaker import SpeakerThread, SpeechJob
-from .streams import EventStream, RawStream, answer_headers, finish_reason
+from .streams import EventStream, RawStream, answer_headers, finish_reason, write_whole
 from .text_session import read_session
 from .text_stream import TextStreams
 from .timestamps import word_headers, word_times
+from .unread import Said, UnreadSpeech
 from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 OWNER = "higgs-tts"  # the model's owner as listed; our own clients recognise the server by it
 _KEPT_ALIVE = 150.0  # seconds of a connection between two calls; longer than a proxy keeps it
-_Said = torch.Tensor | SpeechResult
 _Parsed = TypeVar("_Parsed")
 
 
@@ -73,8 +71,8 @@ class SpeechServer:
         most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
-            *(self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed),
-            word_times=partial(word_times, speaker),
+            *(self._say, self._voice_of, read, most, speaker.most_reference_frames, self._metrics.failed),
+            word_times=self._word_times,
         )
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
@@ -148,7 +146,8 @@ class SpeechServer:
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows
-        text = self._metrics.text(calls_open=self.calls, rows_running=running, rows_waiting=waiting)
+        changes = self._speaker.changes
+        text = self._metrics.text(changes, calls_open=self.calls, rows_running=running, rows_waiting=waiting)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -160,7 +159,8 @@ class SpeechServer:
             "one_voice": card.one_voice,
             "spell_out": card.spell_out,
         }
-        return web.json_response({"object": "list", "data": [model]})
+        adapted = [model | {"id": self._called(name), "parent": self.model} for name in self._speaker.adapters]
+        return web.json_response({"object": "list", "data": [model, *adapted]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
         names = dict.fromkeys([DEFAULT_VOICE, *await asyncio.to_thread(self._voices.names)])
@@ -192,69 +192,111 @@ class SpeechServer:
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
-        call = await self._body(request, lambda data: self._read(parse_json(data)))
+        connection, most = self.connections.of(request), most_text(self._limits.max_characters)
+        call = await self._body(request, lambda data: self._read(parse_json(data)), most)
         with self._one_call():
-            voice = await self._call_voices.of(call)
+            voice = await self._voice_of(call)
             call = replace(call, clip=None)
-            self.connections.of(request).release()
-            headers = answer_headers(self.model, call.ignored)
+            connection.release()
+            headers = answer_headers(self._called(self._adapter_of(call)), call.ignored)
             headers |= {"X-Voice-Warnings": " ".join(voice.warnings)} if voice and voice.warnings else {}
             if call.stream:
                 return await self._stream(request, call, voice, headers)
-            said = await self._whole(call, voice, CALL.get().began)
-            body = await asyncio.to_thread(encoded, said.wav, call.format)
-            headers |= {
-                "X-Finish-Reason": finish_reason(said),
-                "X-Check": said.outcome,
-                "Content-Type": FORMATS[call.format],
-            }
-            headers |= word_headers(await word_times(self._speaker, said)) if call.word_timestamps else {}
-            return web.Response(body=body, headers=headers)
+            async with self._whole(connection, call, voice, CALL.get().began) as said:
+                body = await asyncio.to_thread(encoded, said.wav, call.format)
+                headers |= {
+                    "X-Finish-Reason": finish_reason(said),
+                    "X-Check": said.outcome,
+                    "Content-Type": FORMATS[call.format],
+                }
+                headers |= word_headers(await self._word_times(call, said)) if call.word_timestamps else {}
+                connection.hold(len(body))
+            del said
+            return await write_whole(request, body, headers)
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
         with self._one_call():
             return await self._texts.handle(request, self.connections.of(request))
 
-    async def _batch(self, request: web.Request) -> web.Response:
+    async def _batch(self, request: web.Request) -> web.StreamResponse:
         most = min(self._limits.max_items, self._limits.max_calls)
-        calls = await self._body(request, lambda data: read_batch(parse_json(data, MOST_VALUES), most, self._read))
+        calls = await self._body(
+            request,
+            lambda data: read_batch(parse_json(data, MOST_VALUES), most, self._read),
+            most_text(self._limits.max_characters, most),
+        )
         headers = answer_headers(
             self.model, {name for call in calls if isinstance(call, Call) for name in call.ignored}
         )
         with self._one_call(len(calls)):
-            results = await asyncio.gather(*(self._item(call, CALL.get().began) for call in calls))
-            body = await asyncio.to_thread(json.dumps, outcome(headers["X-Request-Id"], results))
-        return web.Response(text=body, content_type="application/json", headers=headers)
+            results = await asyncio.gather(*(self._item(request, call) for call in calls))
+            body = await asyncio.to_thread(batch_body, headers["X-Request-Id"], results)
+            del results
+            return await write_whole(request, body, headers | {"Content-Type": "application/json; charset=utf-8"})
 
-    async def _item(self, call: Call | BadCall, began: float) -> dict:
+    async def _item(self, request: web.Request, call: Call | BadCall) -> dict:
+        connection = self.connections.of(request)
         try:
             if isinstance(call, BadCall):
                 raise call
-            said = await self._whole(call, await self._call_voices.of(call), began)
-            return spoken(call.format, said, await asyncio.to_thread(encoded, said.wav, call.format))
+            voice = await self._voice_of(call)
+            async with self._whole(connection, call, voice, CALL.get().began) as said:
+                data = await asyncio.to_thread(encoded, said.wav, call.format)
+                connection.hold(len(data) * 4 // 3)  # as base64
+                return spoken(call.format, said, data)
         except FAILURES as error:
             self._metrics.failed(failure(error).kind)
             return unspoken(failure(error))
 
-    async def _body(self, request: web.Request, parse: Callable[[bytes], _Parsed]) -> _Parsed:
-        data = await self.connections.of(request).body(request)
+    async def _body(self, request: web.Request, parse: Callable[[bytes], _Parsed], most: int = MOST_BYTES) -> _Parsed:
+        data = await self.connections.of(request).body(request, most)
         return await beside(len(data), parse, data)
 
     def _read(self, body: object) -> Call:
         return read_call(body, self._limits.max_characters, self._knows_tag)
 
-    async def _whole(self, call: Call, voice: Voice | None, began: float) -> SpeechResult:
-        async with contextlib.aclosing(self._say(call, voice, False, began)) as speech:
-            (said,) = [one async for one in speech]
-        assert isinstance(said, SpeechResult)
-        return said
+    def _adapter_of(self, call: Call) -> str:
+        """Return the adapter that a call's model names, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.
+
+        Any other name is the model without an adapter, since programs send those of OpenAI.
+        """
+        name, _, adapter = call.model.rpartition(":")
+        if adapter in self._speaker.adapters:
+            return adapter
+        if name == self.model and self._speaker.adapters:
+            known = ", ".join(map(self._called, ("", *self._speaker.adapters)))
+            raise BadCall(
+                f"there is no model {call.model[:80]!r}. Known models: {known}.", "model", 404, "model_not_found"
+            )
+        return ""
+
+    def _called(self, adapter: str) -> str:
+        return f"{self.model}:{adapter}" if adapter else self.model
+
+    async def _voice_of(self, call: Call) -> Voice | None:
+        self._adapter_of(call)
+        return await self._call_voices.of(call)
+
+    async def _word_times(self, call: Call, said: SpeechResult) -> list[dict] | None:
+        return await word_times(self._speaker, self._adapter_of(call), said)
+
+    @contextlib.asynccontextmanager
+    async def _whole(
+        self, connection: Connection, call: Call, voice: Voice | None, began: float
+    ) -> AsyncGenerator[SpeechResult, None]:
+        """Yield the speech, whose sound the connection holds until the end."""
+        async with contextlib.aclosing(self._say(connection, call, voice, False, began)) as speech:
+            said = await anext(speech)
+            assert isinstance(said, SpeechResult)
+            yield said
 
     async def _stream(
         self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
     ) -> web.StreamResponse:
         stream = (EventStream if call.stream == "sse" else RawStream)(request, headers, call.format)
         try:
-            async with contextlib.aclosing(self._say(call, voice, True, CALL.get().began)) as speech:
+            what = self.connections.of(request), call, voice, True, CALL.get().began
+            async with contextlib.aclosing(self._say(*what)) as speech:
                 async for said in speech:
                     if isinstance(said, SpeechResult):
                         self._keep_end(headers, finish_reason(said))
@@ -278,27 +320,25 @@ class SpeechServer:
             self._ends.popitem(last=False)
 
     async def _say(
-        self, call: Call, voice: Voice | None, listens: bool, began: float | None = None
-    ) -> AsyncGenerator[_Said, None]:
+        self, connection: Connection, call: Call, voice: Voice | None, listens: bool, began: float | None = None
+    ) -> AsyncGenerator[Said, None]:
         """Yield sound as it comes, if `listens`, and then the result. Closing the generator drops the job.
 
-        began: the loop's time from which first sound and the limit of seconds count, if not from now.
+        connection: holds what was spoken, until the next is asked for. began: the loop's time from which first sound
+        and the limit of seconds count, if not from now.
         """
-        loop, told, limit = asyncio.get_running_loop(), asyncio.Queue(), self._limits.max_seconds
+        loop, limit = asyncio.get_running_loop(), self._limits.max_seconds
         began = loop.time() if began is None else began
         late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
-
-        def tell(what: _Said | BaseException):
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
-                loop.call_soon_threadsafe(told.put_nowait, what)
-
-        voices = {} if voice is None else {"": voice}
-        job = SpeechJob(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
+        voices, told = {} if voice is None else {"": voice}, UnreadSpeech(connection)
+        hear = told.hear if listens else None
+        what = voices, call.params, call.scene, hear, call.index, self._adapter_of(call)
+        job = SpeechJob(call.text, told.tell, *what)
         self._speaker.speak(job)
 
         def end_late():
             self._speaker.drop(job)  # at once, though the caller may still be reading what was spoken before
-            told.put_nowait(late)
+            told.put(late)
 
         timer = loop.call_at(began + limit, end_late) if limit else None
         try:
@@ -318,6 +358,7 @@ class SpeechServer:
                 self._metrics.spoke(len(said) / SAMPLE_RATE)
                 yield said
         finally:
+            told.close()
             if timer is not None:
                 timer.cancel()
             self._speaker.drop(job)

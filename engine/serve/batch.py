@@ -6,6 +6,7 @@ The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. An item's fields
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -80,12 +81,12 @@ def _check(fields: Mapping) -> None:
         raise BadCall("a batch does not stream. Omit stream.", "stream" if fields.get("stream") else "stream_format")
 
 
-def outcome(name: str, results: Sequence[dict]) -> dict:
-    """Return the answer to a batch, with the results in the items' order."""
+def batch_body(name: str, results: Sequence[dict]) -> bytes:
+    """Return the JSON that answers a batch, with the results in the items' order."""
     good = sum(result["status"] == "success" for result in results)
     numbered = [{"index": index, **result} for index, result in enumerate(results)]
     counts = {"total": len(results), "succeeded": good, "failed": len(results) - good}
-    return {"id": f"speech-batch-{name}", "results": numbered, **counts}
+    return json.dumps({"id": f"speech-batch-{name}", "results": numbered, **counts}).encode()
 
 
 def spoken(kind: str, speech: SpeechResult, data: bytes) -> dict:

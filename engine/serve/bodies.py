@@ -17,6 +17,9 @@ _MOST_VALUES = 500  # of a JSON body, nested ones included
 _MOST_DIGITS = 40  # of an integer; longer ones are out of every range
 _MOST_PARTS = 16  # of a form
 _SMALL = 1 << 15  # bytes that are parsed in the event loop
+_LETTER = 12  # bytes of a character in JSON, at most
+_FIELDS = 1 << 16  # bytes of all else
+_CLIP = re.compile(rb'"(ref_audio|references)"')
 _Made = TypeVar("_Made")
 _UTF8 = ("", "utf-8", "utf8", "us-ascii")
 _BOUNDARY = re.compile(r'^multipart/form-data\s*;.*?boundary="?([^\s";,]{1,70})', re.IGNORECASE)
@@ -36,6 +39,18 @@ def check_head(request: web.Request) -> None:
         raise BadCall("the body has a Content-Encoding. Send it without one.", None, 415)
     if (charset := request.charset or "").lower() not in _UTF8:
         raise BadCall(f"the body's charset is {charset[:40]!r}. Send UTF-8.", None, 415)
+
+
+def most_text(most_characters: int, count: int = 1) -> int:
+    """Return the bytes of a body of so many calls and a scene, if it has no clip."""
+    return min(MOST_BYTES, _LETTER * most_characters * (count + 1) + _FIELDS)
+
+
+def check_clip_begins(data: bytes) -> bytes:
+    """Return the first bytes of a body that is large for a text. Raises BadCall if no clip's field is among them."""
+    if not _CLIP.search(data):
+        raise BadCall(f"the body is larger than {len(data) >> 10} KB and has no clip. Send a shorter text.", None, 413)
+    return data
 
 
 def parse_json(data: bytes, most: int = _MOST_VALUES) -> Any:

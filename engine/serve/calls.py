@@ -76,6 +76,7 @@ class Call:
     ignored: tuple[str, ...] = ()  # fields that have no effect here
     index: int = 0  # position of a part in a split text, so that equal seeds get different noise
     word_timestamps: bool = False  # the answer says when each word is heard
+    model: str = ""  # as the caller calls it
 
 
 def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
@@ -108,7 +109,8 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     bounded("scene", scene or "", most_characters)
     bounded("ref_text", clip.transcript if clip else "", most_characters)
     stream = "" if word_timestamps else stream
-    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps)
+    model = _string(body, "model") or ""
+    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps, model)
 
 
 def refuse_ignored(call: Call, fields: Mapping[str, Any]) -> None:

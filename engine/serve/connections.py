@@ -7,16 +7,17 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from aiohttp import web
 
 from .access import DISCONNECTED, LEFT
-from .bodies import MOST_BYTES
+from .bodies import MOST_BYTES, check_clip_begins
 from .calls import BadCall
 from .errors import failure
 from .hosts import is_loopback
 
-MOST_HELD = 256 << 20  # bytes of all callers that are held: unfinished bodies and messages, and bodies of open calls
+MOST_HELD = 512 << 20  # bytes of all callers that are held: what they send, until its call begins, and have not read
 FREE = 1 << 16  # bytes of each connection that do not count, so that callers with texts go on beside others with clips
 FIRST_SECONDS = 30.0  # until a connection's first request
 BODY_SECONDS = 120.0  # until a body is whole
@@ -51,6 +52,11 @@ class CallerConnections:
         for connection in [*self._open.values()]:
             connection.abort()
 
+    def shed(self) -> None:
+        """While too much is held, drop a caller: who has read nothing for longest, and of these who holds most."""
+        while self.held > MOST_HELD:
+            max(filter(attrgetter("held"), self._open.values()), key=attrgetter("looks", "held")).abort()
+
     def admit(self, connection: Connection, protocol: object, address: str) -> BadCall | None:
         """Count a connection, or return the reason to refuse it."""
         if len(self._open) >= self._most:
@@ -78,8 +84,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, connections: CallerConnections, server: Callable[[], asyncio.Protocol]):
         self._all, self._inner, self._address = connections, server(), ""
         self._transport: asyncio.Transport | None = None
-        self._bytes, self._counts, self._began, self._drops = 0, True, False, False
-        self._waits, self._looks = 0, 0
+        self._bytes, self._unread, self._counts, self._began, self._drops = 0, 0, True, False, False
+        self._is_gone = False
+        self._waits, self.looks = 0, 0  # bytes in the transport, and how often they have been the same
         self.on_excess: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.release()
+        self._forget()
         self._all.forget(self._inner, self._address)
         if hasattr(self, "_next"):  # it was admitted
             self._first.cancel()
@@ -139,16 +146,31 @@ class Connection(asyncio.Protocol):
             yield
         finally:
             self.on_excess, self._counts = None, False
+            self.hold(-self._unread)
             self.release()
 
     def release(self) -> None:
         """Count the bytes so far no more, because they are held no more."""
         self._count(-self._bytes)
 
-    async def body(self, request: web.Request) -> bytes:
-        """Read a body. Raises BadCall if it is too large, too slow, or too much beside those of others."""
+    def hold(self, size: int) -> None:
+        """Count bytes that wait for the caller to read them, until its request is answered. Negative: no longer."""
+        if not self._is_gone:
+            self._count(0, size)
+            self._all.shed()
+
+    @property
+    def held(self) -> int:
+        """Bytes of this caller that count."""
+        return max(0, self._bytes + self._unread - FREE)
+
+    async def body(self, request: web.Request, most: int = MOST_BYTES) -> bytes:
+        """Read a body. Raises BadCall if it is too large, too slow, or too much beside those of others.
+
+        most: bytes of one without a clip.
+        """
         try:
-            return await asyncio.wait_for(self._body(request), BODY_SECONDS)
+            return await asyncio.wait_for(self._body(request, most), BODY_SECONDS)
         except asyncio.TimeoutError:
             raise BadCall("the body did not arrive in time.", None, 408, "timeout") from None
         except ConnectionError:
@@ -156,34 +178,42 @@ class Connection(asyncio.Protocol):
         except web.RequestPayloadError as error:
             raise BadCall("the body is not sent as its headers say.") from error
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, most: int) -> bytes:
         parts, size = [], 0
         while part := await request.content.readany():
             parts.append(part)
             size += len(part)
-            if size > MOST_BYTES:
-                raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
+            if size > most:
+                if most == MOST_BYTES:
+                    raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
+                parts, most = [check_clip_begins(b"".join(parts))], MOST_BYTES
             if self.is_excess:
                 raise BadCall("callers are sending too much at once. Try again soon.", None, 503, "overloaded")
             await asyncio.sleep(0)
         return b"".join(parts)
 
     def abort(self) -> None:
-        """Drop the connection at once."""
+        """Drop the connection at once, with all that it holds."""
+        self._forget()
         if self._transport is not None:
             self._transport.abort()
 
-    def _count(self, size: int):
-        before = max(0, self._bytes - FREE)
-        self._bytes += size
-        self._all.held += max(0, self._bytes - FREE) - before
+    def _forget(self):
+        self._count(-self._bytes, -self._unread)
+        self._is_gone = self._drops = True
+
+    def _count(self, received: int, unread: int = 0):
+        before = self.held
+        self._bytes += received
+        self._unread += unread
+        self._all.held += self.held - before
 
     def _look(self):
         """Drop the connection if what waits for its caller has not become less for WRITE_SECONDS."""
         assert self._transport is not None
         waits = self._transport.get_write_buffer_size()
-        self._looks = self._looks + 1 if waits and waits == self._waits else 0
+        self.looks = self.looks + 1 if waits and waits == self._waits else 0
         self._waits = waits
-        if self._looks >= _LOOKS:
+        if self.looks >= _LOOKS:
             self.abort()
         self._next = asyncio.get_running_loop().call_later(WRITE_SECONDS / _LOOKS, self._look)

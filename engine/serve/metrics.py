@@ -42,14 +42,15 @@ class ServerMetrics:
         """Count speech that was made."""
         self._speech_seconds += seconds
 
-    def text(self, **gauges: float) -> str:
-        """Return all metrics. gauges: the present values of _GAUGES."""
+    def text(self, changes: int, **gauges: float) -> str:
+        """Return all metrics. changes: of adapters. gauges: the present values of _GAUGES."""
         calls = (f'{{path="{path}",status="{status}"}} {n}' for (path, status), n in sorted(self._calls.items()))
         errors = (f'{{kind="{kind}"}} {count}' for kind, count in sorted(self._errors.items()))
         lines = [
             *_family("calls_total", "counter", "Answered calls.", calls),
             *_family("errors_total", "counter", "Calls and texts of batches that failed.", errors),
             *_family("speech_seconds_total", "counter", "Seconds of speech made.", [f" {self._speech_seconds:.3f}"]),
+            *_family("adapter_changes_total", "counter", "Changes of the adapter.", [f" {changes}"]),
             *_family("first_sound_seconds", "histogram", "Time to the first sound of a stream.", self._histogram()),
         ]
         for name, about in _GAUGES.items():

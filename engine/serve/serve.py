@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from aiohttp import web
@@ -39,10 +40,11 @@ def serve(
     tell: Callable[[str], None],
     access_log: bool = False,
     names: Iterable[str] = (),
+    adapted: Mapping[str, SpeechAPI] = MappingProxyType({}),
 ) -> None:
     """Serve an open engine until the process is stopped. tell(line): prints a message to the user.
 
-    access_log: write a line per call to stderr. names: as for `HostNames`.
+    access_log: write a line per call to stderr. names: as for `HostNames`. adapted: as for `SpeakerThread`; closed.
 
     Raises HiggsError for a public address without a key, and for an address that cannot be bound.
     """
@@ -56,7 +58,7 @@ def serve(
         raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
     with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # word times are then estimated
         engine.heads()  # found now if ever, for the thread always speaks
-    speaker = SpeakerThread(engine)
+    speaker = SpeakerThread(engine, adapted=adapted)
     end = threading.Timer(_LAST_SECONDS, os._exit, (1,))  # threads cannot be ended otherwise
     end.daemon = True
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,23 +27,26 @@ from ..voice.voice import Voice
 
 _ROWS = 64  # more would make each step longer, also for few callers
 _IDLE = 30.0  # idle seconds until the batch frees its memory
+TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
 
 
 @dataclass(eq=False)
 class SpeechJob:
     """A text to speak, and callbacks. Both are called in the speaker's thread and must not block.
 
-    end(result or exception): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: position
-    of a part in a split text.
+    end(result or exception): called once, unless the job was dropped. The result is a function that makes it, in any
+    thread, once its sound is wanted in one piece. hear(wav [n]): sound as it comes. index: position
+    of a part in a split text. adapter: name of the engine that speaks it.
     """
 
     text: str
-    end: Callable[[SpeechResult | BaseException], None]
+    end: Callable[[Callable[[], SpeechResult] | BaseException], None]
     voices: Mapping[str, Voice] = field(default_factory=lambda: MappingProxyType({}))
     params: SamplingParams | None = None
     scene: str | None = None
     hear: Callable[[torch.Tensor], None] | None = None
     index: int = 0
+    adapter: str = ""
 
 
 class Refused(HiggsError):
@@ -58,16 +63,23 @@ class _Batch(NamedTuple):
 class _Item(NamedTuple):
     do: Callable[[_Batch], None]
     fail: Callable[[BaseException], None]
+    adapter: str | None = None  # None: whichever is open
+    job: SpeechJob | None = None
 
 
 class SpeakerThread:
     """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open.
 
-    rows: maximum on each device; fewer if memory is short.
+    rows: maximum on each device; fewer if memory is short. adapted: engines of the same model with a LoRA each, by
+    name. One engine is open at a time. Jobs of the others wait in the order in which the first of each came: the open
+    one takes no more jobs after `TURN`, finishes those that it has, and is closed.
     """
 
-    def __init__(self, engine: SpeechAPI, rows: int = _ROWS):
-        self._engine, self._rows = engine, rows
+    def __init__(self, engine: SpeechAPI, rows: int = _ROWS, adapted: Mapping[str, SpeechAPI] = MappingProxyType({})):
+        self._engines, self._rows = {"": engine, **adapted}, rows
+        self._adapter, self._is_open, self.changes = "", True, 0  # of the engine that is open, or was last
+        self._waiting: dict[str, list[_Item]] = {}  # by adapter
+        self._began = 0.0  # of the adapter's turn
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self.broken: BaseException | None = None  # error that ended the thread
         self._spoken: dict[SpeechRequest, SpeechJob] = {}
@@ -80,7 +92,12 @@ class SpeakerThread:
     @property
     def most_reference_frames(self) -> int:
         """Maximum frames of a voice that is made from speech."""
-        return most_reference_frames(self._engine.context)
+        return most_reference_frames(self._engines[""].context)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters that jobs may have."""
+        return tuple(filter(None, self._engines))
 
     @property
     def speaking(self) -> int:
@@ -94,7 +111,7 @@ class SpeakerThread:
 
     def speak(self, job: SpeechJob) -> None:
         """Add a job."""
-        self._put(lambda batch: self._add(batch, job), job.end)
+        self._put(lambda batch: self._add(batch, job), job.end, job.adapter, job)
 
     def drop(self, job: SpeechJob) -> None:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
@@ -109,8 +126,11 @@ class SpeakerThread:
 
         self._put(encode, end)
 
-    def words(self, speech: SpeechResult, end: Callable[[Any], None]) -> None:
-        """Find when each word of a result is heard, between two steps, then call end(words or exception)."""
+    def words(self, speech: SpeechResult, adapter: str, end: Callable[[Any], None]) -> None:
+        """Find when each word of a result is heard, between two steps, then call end(words or exception).
+
+        adapter: that of the speech.
+        """
 
         def find(batch: _Batch):
             try:
@@ -118,18 +138,18 @@ class SpeakerThread:
             except (HiggsError, torch.OutOfMemoryError) as error:  # the running jobs go on
                 end(error)
 
-        self._put(find, end)
+        self._put(find, end, adapter)
 
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], None]):
+    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], None], *what: Any):
         if self.broken is not None:
             fail(self.broken)
         else:
-            self._wake(_Item(do, fail))
+            self._wake(_Item(do, fail, *what))
 
     def _wake(self, item: _Item | None):
         self._inbox.put(item)
@@ -139,7 +159,7 @@ class SpeakerThread:
     def _run(self):
         end: BaseException = HiggsError("The server is shutting down.")
         try:
-            while (item := self._inbox.get()) is not None and self._serve_from(item):
+            while (item := self._next()) is not None and self._serve_from(item):
                 pass
         except BaseException as error:
             end = error
@@ -147,22 +167,55 @@ class SpeakerThread:
         finally:
             self.broken = end
             self._fail(end)
+            for item in (item for items in self._waiting.values() for item in items):
+                item.fail(end)
+            if self._adapter and self._is_open:
+                self._engine.__exit__(None, None, None)
+
+    @property
+    def _engine(self) -> SpeechAPI:
+        return self._engines[self._adapter]
+
+    def _next(self) -> _Item | None:
+        """Return the item that has waited for its adapter the longest, or else the next one that comes."""
+        adapter = next(iter(self._waiting), None)
+        if adapter is None:
+            return self._inbox.get()
+        item, *rest = self._waiting.pop(adapter)
+        self._waiting = {adapter: rest, **self._waiting} if rest else self._waiting
+        return item
+
+    def _change(self, adapter: str):
+        """Open the engine with an adapter in the place of the open one. Raises what opening raises."""
+        if self._is_open and adapter != self._adapter:
+            self._is_open = False
+            self._engine.__exit__(None, None, None)
+        if not self._is_open:
+            self._adapter = adapter
+            self._engine.__enter__()
+            self._is_open, self.changes = True, self.changes + 1
+            with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # word times are then estimated
+                self._engine.heads()  # while nothing is spoken
+        self._began = time.monotonic()
 
     def _serve_from(self, item: _Item) -> bool:
         """Open a session with this item and serve until idle for a while. False if the thread should end."""
         taken = False
         try:
+            self._change(self._adapter if item.adapter is None else item.adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 stage = Stage(self._rows * self._engine.devices, self._engine.context)
                 with decoder.session(stage) as self._session:
                     self._drive = Drive(self._session)
                     batch = _Batch(self._session, self._drive)
                     taken = True
-                    item.do(batch)
+                    for one in (item, *self._waiting.pop(self._adapter, ())):
+                        one.do(batch)
                     return self._serve(batch)
         except (HiggsError, torch.OutOfMemoryError) as error:  # every job of the session failed; retrying may work
             if not taken:
-                item.fail(error)
+                for one in (item, *self._waiting.pop(self._adapter, ())):
+                    one.fail(error)
             self._fail(error)
         finally:
             self._session = self._drive = None
@@ -175,14 +228,24 @@ class SpeakerThread:
                 while not self._inbox.empty():
                     if (item := self._inbox.get()) is None:
                         return False
-                    item.do(batch)
+                    self._take(batch, item)
+            if self._waiting:
+                return True
             try:
                 item = self._inbox.get(timeout=_IDLE)
             except queue.Empty:
                 return True
             if item is None:
                 return False
+            self._take(batch, item)
+
+    def _take(self, batch: _Batch, item: _Item):
+        """Do an item now, or let it wait for its adapter's turn."""
+        is_over = item.job and self._waiting and time.monotonic() - self._began > TURN
+        if item.adapter is None or (item.adapter == self._adapter and not is_over):
             item.do(batch)
+        else:
+            self._waiting.setdefault(item.adapter, []).append(item)
 
     def _add(self, batch: _Batch, job: SpeechJob):
         what = SpeechInput(
@@ -200,14 +263,19 @@ class SpeakerThread:
         if request := self._requests.pop(job, None):
             del self._spoken[request]
             batch.drive.drop(request)
+        for adapter, items in [*self._waiting.items()]:
+            self._waiting[adapter] = [item for item in items if item.job is not job]
+            if not self._waiting[adapter]:
+                del self._waiting[adapter]
 
     def _finish(self, ended: list[Ended]):
         for request, error in ended:
             job = self._spoken.pop(request)
             del self._requests[job]
-            job.end(request.result() if error is None else error)
+            job.end(request.result if error is None else error)
 
     def _fail(self, error: BaseException):
+        """Fail the jobs of the session."""
         jobs = list(self._requests)
         self._spoken.clear()
         self._requests.clear()

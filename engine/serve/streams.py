@@ -14,12 +14,14 @@ from aiohttp import web
 
 from ..core.config import SAMPLE_RATE
 from ..speech.result import SpeechResult
+from .access import CALL, DISCONNECTED
 from .errors import Failure
 from .sound import FORMATS, encoder_of
 
 _PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # raw PCM carries none of this
 _NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _PART = SAMPLE_RATE  # samples written at a time
+_WRITTEN = 1 << 16  # bytes of a whole answer, too
 
 
 def answer_headers(model: str, ignored: Iterable[str]) -> dict[str, str]:
@@ -48,6 +50,20 @@ def check_of(speech: SpeechResult) -> dict:
         for one in speech.doubts
     ]
     return {"outcome": speech.outcome, "doubts": doubts}
+
+
+async def write_whole(request: web.Request, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Write an answer in parts, so that what the caller has not read waits here, where it is counted."""
+    answer = web.StreamResponse(headers=headers)
+    answer.content_length = len(body)
+    try:
+        await answer.prepare(request)
+        for at in range(0, len(body), _WRITTEN):
+            await answer.write(memoryview(body)[at : at + _WRITTEN])
+        await answer.write_eof()
+    except ConnectionResetError:  # the caller disconnected, and this task was not cancelled yet
+        CALL.get().kind = DISCONNECTED
+    return answer
 
 
 class RawStream:

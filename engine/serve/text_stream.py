@@ -38,19 +38,19 @@ _PIECE = 600  # characters that are cut in one turn of the event loop
 class TextStreams:
     """All open streams of text.
 
-    say(call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a generated voice.
-    count(kind): counts an error. word_times(speech): see there.
+    say(connection, call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a
+    generated voice. count(kind): counts an error. word_times(call, speech): see there.
     """
 
     def __init__(
         self,
-        say: Callable[[Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]],
+        say: Callable[[Connection, Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]],
         find_voice: Callable[[Call], Awaitable[Voice | None]],
         read: Callable[[Mapping], TextSession],
         most_characters: int,
         most_reference: int,
         count: Callable[[str], None],
-        word_times: Callable[[SpeechResult], Awaitable[list[dict] | None]],
+        word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]],
     ):
         self.say, self.find_voice, self.read = say, find_voice, read
         self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
@@ -295,12 +295,13 @@ class TextStream:
 
         encoder = encoder_of(call.format)
         is_slow = encoder.is_slow or not unit.session.streams
-        async with contextlib.aclosing(self._streams.say(call, unit.voice.current, unit.session.streams)) as speech:
+        what = self._connection, call, unit.voice.current, unit.session.streams
+        async with contextlib.aclosing(self._streams.say(*what)) as speech:
             async for said in speech:
                 if isinstance(said, SpeechResult):
                     await (send(encoder.end) if unit.session.streams else send(encoded, said.wav, call.format))
                     if chunks:
-                        await chunks.words(await self._streams.word_times(said))
+                        await chunks.words(await self._streams.word_times(call, said))
                     return said
                 for part in said.split(SAMPLE_RATE):
                     await send(encoder.encode, part)

@@ -21,10 +21,10 @@ _MOST = 4096  # bytes of a header that proxies let through
 _HEADER = "X-Word-Timestamps"
 
 
-async def word_times(speaker: SpeakerThread, speech: SpeechResult) -> list[dict] | None:
-    """Return {"word", "start_ms", "end_ms"} of each word. None if finding them failed."""
+async def word_times(speaker: SpeakerThread, adapter: str, speech: SpeechResult) -> list[dict] | None:
+    """Return {"word", "start_ms", "end_ms"} of each word. None if finding them failed. adapter: that of the speech."""
     try:
-        words = await asked(partial(speaker.words, speech))
+        words = await asked(partial(speaker.words, speech, adapter))
     except (HiggsError, torch.OutOfMemoryError) as error:
         LOG.warning("Word times could not be found: %s", error)
         return None

@@ -236,12 +236,14 @@ def _serve_parser(commands):
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
     _whisper_argument(command)
     _ray_arguments(command)
-    _way_arguments(command)
+    _way_arguments(
+        command, "[NAME=]FILE[:STRENGTH]", "LoRA to add, or with a NAME one that calls choose as the model MODEL:NAME"
+    )
     _model_arguments(command)
 
 
-def _way_arguments(command):
-    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="LoRA to add; repeat for several")
+def _way_arguments(command, lora="FILE[:STRENGTH]", told="LoRA to add"):
+    command.add_argument("--lora", action="append", metavar=lora, help=f"{told}; repeat for several")
     command.add_argument(
         "--partial-lora", action="store_true", help="load LoRAs without the tensors that have no place in the model"
     )

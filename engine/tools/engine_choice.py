@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..checkpoint.embedded import EMBEDDED
 from ..core.config import DEFAULT_GRAPHS, GRAPHS, Adapter, EngineConfig, ServerConfig
+from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..engines.device_pool import Engines, engine_of
 from ..engines.engine import Engine
@@ -18,6 +20,7 @@ from ..engines.remote.engine import RemoteEngine
 if TYPE_CHECKING:
     from ..engines.cluster.cluster import Cluster
 
+_NAMED = re.compile(r"([\w-]+)=(.+)")  # of --lora
 _SMALL_VOICE = (
     f"No --model given, so the small embedded model speaks. It reads English only; see {EMBEDDED / 'README.md'}."
 )
@@ -36,6 +39,25 @@ def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
         adapters=tuple(replace(Adapter.parse(text), partial=partial) for text in getattr(args, "lora", None) or ()),
         whisper=getattr(args, "whisper", None),
     )
+
+
+def named_loras(args: argparse.Namespace) -> dict[str, Adapter]:
+    """Return the adapters of --lora NAME=FILE by name, and leave the others in args. Raises HiggsError."""
+    found: dict[str, Adapter] = {}
+    plain = []
+    for text in args.lora or ():
+        adapter = Adapter.parse(text)
+        match = _NAMED.fullmatch(adapter.path)
+        if match is None or Path(adapter.path).exists():
+            plain.append(text)
+        elif match[1] in found:
+            raise HiggsError(f"--lora has two adapters named {match[1]}. Give them different names.")
+        else:
+            found[match[1]] = replace(adapter, path=match[2], partial=args.partial_lora)
+    if found and (args.ray is not None or args.ray_actors):
+        raise HiggsError("LoRAs with a name cannot be used with --ray. Omit --ray, or start a server for each LoRA.")
+    args.lora = plain
+    return found
 
 
 def config_of(args: argparse.Namespace) -> EngineConfig:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..core.errors import HiggsError, shown
+
+MOST_SECONDS = 1e7  # of a time that is read from a file
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_words(text: str) -> list[Word]:
         ]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         words = None
-    if words is None or not all(0 <= word.start <= word.end < math.inf for word in words):
+    if words is None or not all(0 <= word.start <= word.end <= MOST_SECONDS for word in words):
         raise HiggsError(
             f"{shown(text)} is not JSON of word times. Connect the words output of Higgs Speak, Dialogue, Lines or "
             "Subtitles."

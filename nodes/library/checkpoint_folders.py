@@ -68,7 +68,7 @@ def find_checkpoint(name: str) -> Match:
     matches = closest(found, name)
     if not matches:
         raise HiggsError(
-            f"there is no checkpoint {name[:80]!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
+            f"there is no checkpoint {name[:80]!r:.90} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
             f"'{AUTO}' for the best checkpoint you have, or '{EMBEDDED_NAME}'. To add a checkpoint, "
             f"put its folder into models/{FOLDER} and press R, or choose a '{DOWNLOAD}' entry."
         )

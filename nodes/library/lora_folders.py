@@ -34,7 +34,7 @@ def find_lora(name: str) -> Path:
     """
     known, name = loras(), as_name(name, "LoRA")
     missing = (
-        f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
+        f"there is no LoRA {name[:80]!r:.90} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
         "press R to refresh the list."
     )
     return known[the_one(known, name, "LoRA", missing)]

@@ -76,7 +76,7 @@ def find_voice(name: str) -> Path:
     # A missing voice must not be replaced by one of the pack's, or by a clip of the same name.
     same_origin = [other for other in known if _origin(other) == _origin(name)]
     missing = (
-        f"there is no voice {name[:80]!r} in models/{FOLDER} (found: {', '.join(known)[:800]}). Put a clip there, "
+        f"there is no voice {name[:80]!r:.90} in models/{FOLDER} (found: {', '.join(known)[:800]}). Put a clip there, "
         "upload one, or save a voice with Higgs Save Voice, then press R to refresh the list."
     )
     return known[the_one(same_origin, name, "voice", missing)]
@@ -135,7 +135,7 @@ def voice_target(name: str) -> Path:
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
     parts = portable_parts(plain)
     if not parts:
-        raise HiggsError(f"{name[:80]!r} is not a valid voice name. Use letters and digits, with / for subfolders.")
+        raise HiggsError(f"{name[:80]!r:.90} is not a valid voice name. Use letters and digits, with / for subfolders.")
     return folders.registered(FOLDER)[0].joinpath(*parts[:-1], parts[-1] + SAVED)
 
 

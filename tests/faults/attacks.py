@@ -85,14 +85,14 @@ COMMIT = frame({"type": "input.commit"})
 SILENT = {
     "reads no whole answer": (post({**LONG, "stream": False}), 8),
     "reads no stream": (post({**LONG, "stream_format": "sse"}), 8),
-    "body on its way": (post(b"[" * 100_000, 18 * MB), 8),
+    "body on its way": (post(b'{"ref_audio": "' + b"A" * 100_000, 18 * MB), 8),
     "frame on its way": (HELLO + frame(b"x" * 100_000, 18 * MB), 8),
     "says nothing": (b"", 8),
 }
 ATTACKS = {
     "line ends and brackets": (HELLO + CONFIG + TEXT * 20, 2),
     "commits for ever": (HELLO + CONFIG + COMMIT * 100_000, 4),
-    "bodies on their way": (post(b"[" * 18 * MB, 19 * MB), 60),
+    "bodies on their way": (post(b'{"ref_audio": "' + b"A" * 18 * MB, 19 * MB), 60),
     "frames on their way": (HELLO + frame(b"x" * 18 * MB, 19 * MB), 60),
     "reads no stream": (post({**LONG, "stream_format": "sse"}), 16),
     "silent connections": (b"", 400),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...engine import (
+    EMBEDDED,
     Adapter,
     Engine,
     EngineConfig,
@@ -24,6 +25,7 @@ from ...engine import (
     Voice,
     clip_seconds,
     cue_names,
+    narrate,
     planned_seconds,
     read_book,
     read_book_text,
@@ -56,6 +58,8 @@ from .asked import Asked, requests
 from .asked import spoil as spoil_request
 from .messaged import Messaged, conversations
 from .messaged import spoil as spoil_messages
+from .paged import Paged, nodes, pages
+from .paged import spoil as spoil_page
 from .samples import (
     CUES,
     LINES,
@@ -101,6 +105,9 @@ def prepared(folder: pathlib.Path) -> dict[str, Surface]:
     server, messaged = Asked(), Messaged()
     served = {"server": Surface(requests(), spoil_request, server.run, server.warm, limit=60.0)}  # it speaks, too
     served["messages"] = Surface(conversations(), spoil_messages, messaged.run, messaged.warm, limit=60.0)
+    paged = Paged()
+    served["page"] = Surface(pages(), spoil_page, paged.run, paged.warm)
+    served["nodes"] = Surface(nodes(), spoil_page, paged.run, paged.warm, limit=12.0)
     read = {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts()}
     return {**read, **_kept(folder), **served}
 
@@ -131,7 +138,48 @@ def _kept(folder: pathlib.Path) -> dict[str, Surface]:
         _short((found.damage,))
         return [found.has(name, "ab" * 32) for name in ("01 One.flac", *found.listed)]
 
+    bound = folder / "bound"
+    text = "# One\n\nApple.\n\n# Two\n\nPear."
+
+    def narrated(place: pathlib.Path):
+        with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512)) as engine:
+            return narrate(
+                engine, read_book_text(text, "A"), place, params=PARAMS, kind="m4b", words=engine.words, srt_words=2
+            )
+
+    narrated(bound)
+    parts = sorted((bound / "spoken" / "chapters").iterdir())
+
+    def bound_again(data: bytes, child: pathlib.Path):
+        """Bind a book whose part was replaced. Its list tells the part's new size, or it would not be read."""
+        name, _, data = data.partition(b"\n")
+        place = child / "bound"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(bound, place)
+        next(place.glob("*.m4b")).unlink()
+        path = place / "spoken" / "chapters" / name.decode()
+        path.write_bytes(data)
+        kept = FileList(place, "book.json", "higgs-tts-book")
+        (listed,) = [one for one in kept.listed if one.endswith(path.name)]
+        kept.listed[listed] = kept.listed[listed][0], len(data)
+        kept.write()
+        report = narrated(place)
+        _short(tuple(map(str, report.warnings)))
+        assert report.seconds > 0.1
+        return report.reused
+
+    def spoil_part(rng: random.Random, data: bytes) -> bytes:
+        name, _, data = data.partition(b"\n")
+        is_sound = name.endswith(b".flac")
+        damaged = (
+            mutations.bytes_of(rng, data, rng.choice((48, 200, None))) if is_sound else mutations.json_of(rng, data)
+        )
+        return name + b"\n" + damaged
+
     return {
+        "bound parts": Surface(
+            [path.name.encode() + b"\n" + path.read_bytes() for path in parts], spoil_part, bound_again, limit=60.0
+        ),
         "kept speech": Surface([kept.read_bytes()], mutations.safetensors_of, filled),
         "list": Surface([(folder / "kept" / "book.json").read_bytes()], mutations.json_of, listed),
     }

@@ -237,6 +237,28 @@ def test_a_damaged_kept_file_is_made_again(tmp_path, damaged):
     assert made_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("place", [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
+def test_a_part_that_is_damaged_inside_is_named_or_made_again(tmp_path, place):
+    """Sound can be read from its end, as is found out before."""
+    pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book, voice = read_book_text("# One\n\nIt goes on.", "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    narrate(Robot(), book, tmp_path, voice, kind="m4b")
+    before, path = made_in(tmp_path), tmp_path / "spoken" / "chapters" / "01 One.flac"
+    data = bytearray(path.read_bytes())
+    at = int(place * len(data))
+    data[at : at + 400] = bytes(400)
+    path.write_bytes(data)
+    (tmp_path / "Book.m4b").unlink()
+    try:
+        narrate(Robot(), book, tmp_path, voice, kind="m4b")
+    except HiggsError as error:
+        assert f"{path} is damaged" in str(error)
+        path.unlink()
+        narrate(Robot(), book, tmp_path, voice, kind="m4b")
+        assert made_in(tmp_path) == before
+    assert (tmp_path / "Book.m4b").is_file()
+
+
 def test_two_runs_cannot_write_the_same_book(tmp_path):
     book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
     refused = []

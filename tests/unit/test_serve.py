@@ -334,7 +334,7 @@ def test_a_failing_engine_answers_waiting_calls_and_serves_the_next(another, bef
         assert "not numbers" in str(ends[0])
         speaker.speak(SpeechJob("One apple.", ends.append, params=PARAMS))
         wait_for(lambda: len(ends) == 2)
-        assert ends[1].frames
+        assert ends[1]().frames
     finally:
         speaker.close()
     speaker.speak(SpeechJob("One apple.", ends.append))

@@ -85,6 +85,24 @@ def test_an_oversized_body_is_not_read(port):
         assert b" 413 " in connection.recv(1 << 12) and is_well(port)
 
 
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/speech/batch"])
+@pytest.mark.parametrize(
+    "begins",
+    [b"[", b'{"input": "', b'{"scene": "', b'{"ref_text": "ref_audio ', b'{"audio": "', b'{"items": [{"input": "', b" ",
+     b'{"ref_audi\\u006f": "', b'{"input": "", "ref_audi": "'],
+)  # fmt: skip
+def test_a_body_without_a_clip_has_the_size_of_texts(port, path, begins):
+    most = 12 * 20_000 * (33 if path.endswith("batch") else 2) + (1 << 16)
+    body = begins + b"a" * (most + 100_000)
+    assert "has no clip" in assert_refused(ask(port, path=path, body=body), 413) and is_well(port)
+
+
+def test_the_longest_texts_fit_in_the_size_of_texts(port):
+    """Letters of 12 bytes each. They are refused because none of them is said."""
+    text = "\U0001f600" * 20_000
+    assert_refused(ask(port, body={**SHORT, "input": text, "scene": text}), 400, "input")
+
+
 def test_a_body_whose_chunks_are_wrong_is_refused_without_a_traceback(port, caplog):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(CHUNKED + b"5\r\n{{{{{\r\nzz\r\n{{\r\n")

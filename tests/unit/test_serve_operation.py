@@ -135,9 +135,10 @@ class TestMetrics:
         counted = ServerMetrics()
         for seconds in (0.01, 0.05, 0.06, 99):
             counted.first_sound(seconds)
-        told = read(counted.text(calls_open=0, rows_running=0, rows_waiting=0))
+        told = read(counted.text(7, calls_open=0, rows_running=0, rows_waiting=0))
         buckets = [value for (name, _), value in told.items() if name.endswith("_bucket")]
         assert buckets == [2, *[3] * 11, 4] and told["higgs_tts_first_sound_seconds_sum", ""] == pytest.approx(99.12)
+        assert told["higgs_tts_adapter_changes_total", ""] == 7
 
     def test_metrics_need_the_key(self, engine):
         with running(engine, key="secret") as (port, _):

@@ -113,7 +113,7 @@ def alone():
             ends = queue.Queue()
             voices = {} if voice is None else {"": voice}
             speaker.speak(SpeechJob(SENTENCES[index], ends.put, voices, params, index=index))
-            spoken.append(ends.get(timeout=120))
+            spoken.append(ends.get(timeout=120)())
 
         def voice_so_far():
             whole = all(one.complete for one in spoken)

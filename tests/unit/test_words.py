@@ -11,6 +11,7 @@ from higgs_tts.engine import (
     SAMPLE_RATE,
     Engine,
     EngineConfig,
+    HiggsError,
     SamplingParams,
     SpeechResult,
     SpokenTurn,
@@ -174,3 +175,11 @@ def test_words_become_json_in_milliseconds():
     }
     assert read_words(words_json(words)) == [replace(words[0], start=0.123), words[1]]
     assert json.loads(words_json([])) == {"words": []} and words_json(None) == ""
+
+
+@pytest.mark.parametrize("end", ["1e308", "1e400", "NaN", "-1", "null", "1e8", "[]", '"a"'])
+def test_words_whose_times_no_sound_has_are_refused(end):
+    text = '{"words": [{"word": "a", "start": 0, "end": %s, "speaker": "", "method": ""}]}'
+    assert [word.end for word in read_words(text % "1e6")] == [1e6]
+    with pytest.raises(HiggsError, match="is not JSON of word times"):
+        read_words(text % end)

@@ -118,3 +118,20 @@ def test_a_name_that_is_no_string_is_refused_in_a_sentence(load_module, finder, 
     module, _, find = finder.partition(".")
     with pytest.raises(HiggsError, match="It must be a string"):
         getattr(load_module(f"library.{module}"), find)(name)
+
+
+@pytest.mark.parametrize("value", [0, 2.5, True, [], ["a"], {"name": "anna"}, "", "\u3000" * 80, "\U000e0001" * 80])
+@pytest.mark.parametrize(
+    ("node", "field"),
+    [
+        ("voice_files.HiggsTTSLoadVoice", "voice"),
+        ("lora.HiggsTTSLoadLoRA", "name"),
+        ("load.HiggsTTSLoadModel", "model"),
+        ("transcribe.HiggsTTSTranscribe", "whisper"),
+        ("book.HiggsTTSBook", "book"),
+    ],
+)
+def test_a_literal_that_is_no_choice_is_refused_in_a_sentence(load_module, node, field, value):
+    module, _, kind = node.partition(".")
+    told = getattr(load_module(module), kind).validate_inputs(**{field: value})
+    assert isinstance(told, str) and len(told) < 1000 and "\n" not in told
