@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from comfy_api.latest import io
 
@@ -104,7 +105,19 @@ def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "
 
 def describe(voice: Voice, remedy: str) -> str:
     """Return the info output. remedy: what to do about a missing transcript."""
+    told = f"{voice.seconds:.1f} s" + (f", {voice.transcript!r}" if voice.transcript else "")
+    warning = transcript_warning(voice)
+    return told + (f"\nWarning: {warning} {'' if voice.transcript else remedy}".rstrip() if warning else "")
+
+
+def transcript_warning(voice: Voice) -> str:
+    """Return what is wrong with a voice's transcript, or nothing."""
     if voice.transcript:
-        warning = misfit(voice.transcript, voice.seconds)
-        return f"{voice.seconds:.1f} s, {voice.transcript!r}" + (f"\nWarning: {warning}" if warning else "")
-    return f"{voice.seconds:.1f} s\nWarning: cloning works less well without a transcript. {remedy}".rstrip()
+        return misfit(voice.transcript, voice.seconds)
+    return "Cloning works less well without a transcript."
+
+
+def transcript_warnings(voices: Iterable[Voice]) -> list[str]:
+    """Return what is wrong with the transcripts of voices that speak, once each, for the speaking node's info."""
+    told = {id(voice): (voice.name, transcript_warning(voice)) for voice in voices}
+    return [f"Voice {name or '(no name)'}: {warning}" for name, warning in told.values() if warning]
