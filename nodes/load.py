@@ -93,7 +93,15 @@ class HiggsTTSLoadModel(io.ComfyNode):
             config = EngineConfig(model=str(folder), runner=resolve_runner(graphs), whisper=_smallest_whisper())
             engines = [Engine(replace(config, device=device, **settings)) for device in devices]
             files += fingerprint(engines[0].checkpoint.codec_folder)
-        return io.NodeOutput(share_patchers(engines, files, name, warning))
+            told = " ".join(filter(None, [warning, _slow(engines[0])]))
+        return io.NodeOutput(share_patchers(engines, files, name, told))
+
+
+def _slow(engine: Engine) -> str:
+    """Return a warning if the weights' format costs speed on the device."""
+    if engine.device.type != "cpu" or engine.config.dtype != "int4":
+        return ""
+    return "int4 saves memory, but on a CPU it is slower than fp32 and int8. Choose one of these for speed."
 
 
 def _smallest_whisper() -> str | None:
