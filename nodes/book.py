@@ -38,13 +38,14 @@ from .comfy.exit_guard import is_exiting
 from .comfy.info import info
 from .comfy.linked import check_linked
 from .comfy.memory import load_engine
-from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.node_errors import check_interrupt, node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs
 from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
+from .voice import transcript_warnings
 
 NAME = "Higgs Book"
 FOLDER, TITLE = "book", "Book"
@@ -108,11 +109,15 @@ class HiggsTTSBook(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, book: str | None, voices: object = None) -> bool | str:
-        """Accept a linked name (None) for now. `voices` must be named: ComfyUI passes it to every validation."""
-        if book in (None, OWN_TEXT) or str(book) in folders.files_in_input(BOOK_SUFFIXES):
-            return True
-        return f"{NAME}: there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
+    def validate_inputs(
+        cls, book: str | None, text: str | None = TEXT, folder: str | None = FOLDER, voices: object = None
+    ) -> bool:
+        """Refuse a missing book, an empty text or a wrong folder before the run. Linked inputs are None.
+
+        `voices` must be named: ComfyUI passes it to every validation.
+        """
+        refuse(NAME, lambda: _check_book(book, text))
+        return refuse(NAME, lambda: folder is None or folders.below_output(folder))
 
     @classmethod
     def fingerprint_inputs(cls, book: str | None, text: str | None = TEXT, **others: object) -> list:
@@ -144,7 +149,8 @@ class HiggsTTSBook(io.ComfyNode):
             params, place = sampling(settings), folders.below_output(folder)
             found, sockets = _read(book, text, script, by_name(voices), model)
             given = voices_of(found.speakers, sockets, model, found.head)
-            found = replace(found, warnings=(*found.warnings, *voice_doubts(sockets, given)))
+            doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
+            found = replace(found, warnings=(*found.warnings, *doubts))
             found = spelled(found, said_as(pronunciations))
             how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
             node_id = cls.hidden.unique_id
@@ -220,17 +226,22 @@ def _file_inputs() -> list[io.Input]:
     ]
 
 
+def _check_book(book: str | None, text: str | None) -> None:
+    if book == OWN_TEXT:
+        if text is not None and not text.strip():
+            raise HiggsError("the text is empty. Enter the book's text, or choose a file in book.")
+    elif book is not None and str(book) not in folders.files_in_input(BOOK_SUFFIXES):
+        raise HiggsError(f"there is no book {book[:80]!r} in ComfyUI's input folder. Put it there and press R.")
+
+
 def _read(
     book: str, text: str, is_script: bool, sockets: Mapping[str, Voice], model: AnyModel
 ) -> tuple[Book, Mapping[str, Voice]]:
     """Return the book and the voices its speakers use."""
     title, warnings = TITLE, ()
+    _check_book(str(book), text)
     if book != OWN_TEXT:
-        path = folders.files_in_input(BOOK_SUFFIXES).get(book)
-        if path is None:
-            raise HiggsError(
-                f"there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
-            )
+        path = folders.files_in_input(BOOK_SUFFIXES)[book]
         if not is_script or path.suffix.lower() == ".epub":
             return read_book(path, is_script), sockets
         text, title, warnings = _script_in(path)

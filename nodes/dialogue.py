@@ -12,7 +12,7 @@ from . import voice_files
 from .comfy import audio, types, widgets
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
-from .comfy.node_errors import node_errors
+from .comfy.node_errors import node_errors, refusal
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .retakes import read_retakes, retakes_input
@@ -28,6 +28,7 @@ from .speak import (
     with_player,
 )
 from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
+from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Dialogue"
@@ -89,6 +90,11 @@ class HiggsTTSDialogue(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, script: str | None, voices: object = None) -> bool | str:
+        """Refuse a script without turns before the run. A linked one (None) is checked when the node runs."""
+        return refusal(NAME, lambda: script is None or _check_turns(read_dialogue(script)))
+
+    @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
         """Speak again if a voice file named in the script has changed, or if `words` was connected.
 
@@ -116,20 +122,25 @@ class HiggsTTSDialogue(io.ComfyNode):
             check_linked(model=model)
             params = sampling(settings)
             dialogue, sockets = _read(script, by_name(voices), model)
-            if not dialogue.turns:
-                raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
+            _check_turns(dialogue)
             given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
             turns = said_as(pronunciations).respelled(dialogue.turns)
             what, again = (turns, given, params, scene.strip() or None), read_retakes(retakes)
             engine = load_engine(model)
             speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness, retakes=again)
-            speech, words = with_player(engine, speak, params.seed, script, retakes)
+            doubts = [*voice_doubts(sockets, given), *transcript_warnings(given.values())]
+            speech, words = with_player(engine, speak, params.seed, script, retakes, doubts)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
         speakers = dialogue.speakers
-        warnings = (*model.model.warnings, *dialogue.warnings, *voice_doubts(sockets, given))
+        warnings = (*model.model.warnings, *dialogue.warnings, *doubts)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
         sounds = audio.from_speech(speech), audio.by_speaker(speech, speakers)
         return io.NodeOutput(*sounds, info, to_srt(speech, words, srt_words), words_json(words))
+
+
+def _check_turns(dialogue: Dialogue) -> None:
+    if not dialogue.turns:
+        raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
 
 
 def _switches() -> list[io.Input]:

@@ -26,7 +26,7 @@ from . import voice_files
 from .comfy import audio, folders, types
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
-from .comfy.node_errors import node_errors
+from .comfy.node_errors import node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
@@ -44,6 +44,7 @@ from .speak import (
     with_player,
 )
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of
+from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Lines"
@@ -112,6 +113,15 @@ class HiggsTTSLines(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(
+        cls, lines: Sequence[str | None], folder: Sequence[str | None] = (FOLDER,), voices: object = None
+    ) -> bool:
+        """Refuse a faulty sheet or folder before the run. A linked input ([None]) is checked when the node runs."""
+        known = [text for text in lines if text is not None]
+        refuse(NAME, lambda: known and read_lines(*known))
+        return refuse(NAME, lambda: folder[0] is None or folders.below_output(folder[0]))
+
+    @classmethod
     def fingerprint_inputs(cls, lines: Sequence[str | None], **others: object) -> list:
         """Run again if a voice file named in the rows, or an output file, has changed, or if `words` was connected.
 
@@ -155,21 +165,24 @@ class HiggsTTSLines(io.ComfyNode):
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()
         common = model.engine.fingerprint, scene, even_loudness
-        planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
+        speaking = _voices(spoken, voices, model)
+        doubts = transcript_warnings(speaking.values())
+        planned = plan(spoken, takes, params, said_as(pronunciations), speaking, common)
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)
         speech, numbers, said = None, [], []
         if turns:
             what = turns, given, params, scene or None
             engine = load_engine(model)
-            speech, words = with_player(engine, functools.partial(engine.speak_turns, *what, even=even_loudness))
+            speak = functools.partial(engine.speak_turns, *what, even=even_loudness)
+            speech, words = with_player(engine, speak, doubts=doubts)
             words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0, words)
             timed = None if words is None else _of_rows(words_by_turn(speech, words), needed)
             numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
             said = audio.words_of_turns(speech, numbers, timed or [])
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
-        report = _report(model, rows, planned, files, wanted, speech)
+        report = _report((*model.model.warnings, *doubts), model, rows, planned, files, wanted, speech)
         shown = {"text": (report,), "higgs_tts_takes": takes_of(planned, files)}
         return io.NodeOutput(audio.of_turns(speech, numbers), report, words_json(said), ui=shown)
 
@@ -258,6 +271,7 @@ def _write(
 
 
 def _report(
+    warnings: Sequence[str],
     model: AnyModel,
     rows: Sequence[LinesRow],
     planned: LinePlan,
@@ -285,7 +299,7 @@ def _report(
     if others := files.others(theirs):
         names = ", ".join([*others[:SHOWN], *(["..."] if len(others) > SHOWN else [])])
         lead.append(f"Kept {len(others)} files from earlier runs that match no row ({names}).")
-    warnings = (*model.model.warnings, *filter(None, [files.damage]))
+    warnings = (*warnings, *filter(None, [files.damage]))
     if speech is not None:
         return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])
     return "\n".join([*lead, *(f"Warning: {warning}" for warning in warnings), *told, f"Model: {model.model.label}"])

@@ -22,7 +22,7 @@ from ..engine import (
 )
 from .comfy import folders, progress_text, types, widgets
 from .comfy.devices import device_names, resolve_devices, resolve_runner
-from .comfy.node_errors import check_interrupt, is_interrupted, node_errors
+from .comfy.node_errors import check_interrupt, is_interrupted, node_errors, refusal
 from .comfy.sharing import share_patchers
 from .library.checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
 
@@ -72,11 +72,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
             return f"{NAME}: model is {str(model)[:80]!r}. Choose a name from the list."
         if model.startswith(DOWNLOAD):
             return True if model in choices() else f"{NAME}: {model[:80]!r} is no longer offered. Choose another entry."
-        try:
-            find_checkpoint(model)
-        except HiggsError as error:
-            return f"{NAME}: {error}"
-        return True
+        return refusal(NAME, lambda: find_checkpoint(model))
 
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings: object) -> list:
@@ -97,7 +93,15 @@ class HiggsTTSLoadModel(io.ComfyNode):
             config = EngineConfig(model=str(folder), runner=resolve_runner(graphs), whisper=_smallest_whisper())
             engines = [Engine(replace(config, device=device, **settings)) for device in devices]
             files += fingerprint(engines[0].checkpoint.codec_folder)
-        return io.NodeOutput(share_patchers(engines, files, name, warning))
+            told = " ".join(filter(None, [warning, _slow(engines[0])]))
+        return io.NodeOutput(share_patchers(engines, files, name, told))
+
+
+def _slow(engine: Engine) -> str:
+    """Return a warning if the weights' format costs speed on the device."""
+    if engine.device.type != "cpu" or engine.config.dtype != "int4":
+        return ""
+    return "int4 saves memory, but on a CPU it is slower than fp32 and int8. Choose one of these for speed."
 
 
 def _smallest_whisper() -> str | None:

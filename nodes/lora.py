@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..engine import Adapter, Engine, HiggsError
 from .comfy import types, widgets
 from .comfy.linked import check_linked
-from .comfy.node_errors import node_errors
+from .comfy.node_errors import node_errors, refusal
 from .comfy.remote_model import AnyModel, ServerModel
 from .comfy.sharing import share_patchers
 from .library.lora_folders import find_lora, lora_fingerprint, loras
@@ -62,11 +62,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
         """Check the LoRA. A name saved on another machine is accepted; a linked one (None) is checked later."""
         if name is None:
             return True
-        try:
-            find_lora(name)
-        except HiggsError as error:
-            return f"{NAME}: {error}"
-        return True
+        return refusal(NAME, lambda: find_lora(name))
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **others: object) -> list:

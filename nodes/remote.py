@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import KEY_VARIABLE, HiggsError, RemoteEngine, ServerConfig
+from ..engine import KEY_VARIABLE, RemoteEngine, ServerConfig
 from .comfy import types, widgets
 from .comfy.allowed import check_keys
-from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.node_errors import check_interrupt, node_errors, refusal
 from .comfy.remote_model import ServerModel
 
 NAME = "Higgs TTS Server"
@@ -62,11 +62,7 @@ class HiggsTTSServer(io.ComfyNode):
         """
         if addresses is None:
             return True
-        try:
-            RemoteEngine(ServerConfig(addresses, key_variable=KEY_VARIABLE))
-        except HiggsError as error:
-            return f"{NAME}: {error}"
-        return True
+        return refusal(NAME, lambda: RemoteEngine(ServerConfig(addresses, key_variable=KEY_VARIABLE)))
 
     @classmethod
     def execute(

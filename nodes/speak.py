@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -31,11 +31,12 @@ from .comfy.exit_guard import is_exiting
 from .comfy.info import info
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
-from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.node_errors import check_interrupt, node_errors, refusal
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
 from .page import events
 from .retakes import read_retakes, retakes_input
+from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Speak"
@@ -95,6 +96,11 @@ class HiggsTTSSpeak(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, text: str | None) -> bool | str:
+        """Refuse an empty text before the run. A linked one (None) is checked when the node runs."""
+        return refusal(NAME, lambda: text is None or _check_text(text))
+
+    @classmethod
     def fingerprint_inputs(cls, **inputs: object) -> list:
         """Speak again if the pronunciations in models/voices have changed, or if `words` was connected."""
         return [listed_pronunciations(), is_used(*WORDS)]
@@ -114,16 +120,21 @@ class HiggsTTSSpeak(io.ComfyNode):
         with node_errors(NAME):
             check_linked(model=model, **({} if voice is None else {"voice": voice}))
             params = sampling(settings, SamplingParams())
-            if not text.strip():
-                raise HiggsError("the text is empty. Enter the text to speak.")
+            _check_text(text)
             said, again = said_as(pronunciations).apply(text), read_retakes(retakes)
             engine = load_engine(model)
             speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None, retakes=again)
-            speech, words = with_player(engine, speak, params.seed, text, retakes)
+            doubts = transcript_warnings([] if voice is None else [voice])
+            speech, words = with_player(engine, speak, params.seed, text, retakes, doubts)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
-        told = describe(speech, model.model.label, (*model.model.warnings, *_hints(text)))
+        told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)))
         texts = to_srt(speech, words, srt_words), words_json(words), engine.read_as(said)
         return io.NodeOutput(audio.from_speech(speech), told, *texts)
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise HiggsError("the text is empty. Enter the text to speak.")
 
 
 FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # defaults of nodes that no old workflow contains
@@ -157,12 +168,13 @@ def with_player(
     seed: int | None = None,
     said: str = "",
     retakes: str = "",
+    doubts: Sequence[str] = (),
 ) -> tuple[SpeechResult, tuple[Word, ...] | None]:
     """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
 
-    seed, said, retakes: see `events.heard`.
+    seed, said, retakes, doubts: see `events.heard`.
     """
-    with events.heard(seed, said, retakes) as sound:
+    with events.heard(seed, said, retakes, doubts) as sound:
         if sound is None:
             return with_bar(speak), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))

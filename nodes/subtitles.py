@@ -32,7 +32,7 @@ from .comfy import audio, types, widgets
 from .comfy.info import info
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
-from .comfy.node_errors import node_errors
+from .comfy.node_errors import node_errors, refusal
 from .comfy.progress_text import NodeText
 from .comfy.remote_model import AnyModel
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
@@ -103,6 +103,11 @@ class HiggsTTSSubtitles(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, srt: str | None, voices: object = None) -> bool | str:
+        """Refuse subtitles without a cue before the run. A linked text (None) is checked when the node runs."""
+        return refusal(NAME, lambda: srt is None or cue_names(subtitle_text(srt)[0]))
+
+    @classmethod
     def fingerprint_inputs(cls, srt: str | None, **others: object) -> list:
         """Speak again if the file, or a voice file it names, has changed, or if `words` was connected.
 
@@ -144,14 +149,16 @@ class HiggsTTSSubtitles(io.ComfyNode):
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
-            sheet = replace(sheet, warnings=(*sheet.warnings, *voice_doubts(sockets, given)))
+            own = [voice for speaker, voice in given.items() if speaker not in lent.speakers]
+            unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
+            sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
             check_rate(rate, "The bed")
             bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
-            with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
+            with events.heard(params.seed, " ".join(cue.text for cue in cues[:4]), doubts=unsure) as sound:
                 needs_words = bool(srt_words) or is_used(*WORDS)
                 how = {"even": even_loudness, "words": needs_words or sound is not None}
                 speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
@@ -171,6 +178,7 @@ class _Film:
         self._model, self._sheet, self._clip, self._translated = model, sheet, clip, translated
         self.seconds = clip[0].shape[1] / clip[1] if clip else 0.0
         self.told: list[str] = []
+        self.speakers: set[str] = set()  # to whom it lends voices
 
     def voices(self, speakers: Sequence[str]) -> dict[str, Voice]:
         """Return voices for those speakers who can be heard clearly."""
@@ -188,6 +196,7 @@ class _Film:
             found[speaker] = voice.encode(self._model, clip.wav[None], audio.SAMPLE_RATE, transcript, name)
             cues = ", ".join(map(str, clip.cues))
             self.told.append(f"Voice of {name}: {clip.seconds:.1f} s from the film, cue {cues}.")
+        self.speakers.update(found)
         return found
 
 

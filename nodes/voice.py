@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from comfy_api.latest import io
 
@@ -104,7 +105,19 @@ def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "
 
 def describe(voice: Voice, remedy: str) -> str:
     """Return the info output. remedy: what to do about a missing transcript."""
-    missing = f"cloning works less well without a transcript. {remedy}".rstrip()
-    warning = misfit(voice.transcript, voice.seconds) if voice.transcript else missing
     told = f"{voice.seconds:.1f} s" + (f", {voice.transcript!r}" if voice.transcript else "")
+    warning = f"{transcript_warning(voice)} {'' if voice.transcript else remedy}".strip()
     return "\n".join([told, *(f"Warning: {one}" for one in (*voice.warnings, warning) if one)])
+
+
+def transcript_warning(voice: Voice) -> str:
+    """Return what is wrong with a voice's transcript, or nothing."""
+    if voice.transcript:
+        return misfit(voice.transcript, voice.seconds)
+    return "Cloning works less well without a transcript."
+
+
+def transcript_warnings(voices: Iterable[Voice]) -> list[str]:
+    """Return what is wrong with the transcripts of voices that speak, once each, for the speaking node's info."""
+    told = {id(voice): (voice.name, transcript_warning(voice)) for voice in voices}
+    return [f"Voice {name or '(no name)'}: {warning}" for name, warning in told.values() if warning]

@@ -21,7 +21,7 @@ from ..engine import (
 from . import voice
 from .comfy import types
 from .comfy.linked import check_linked
-from .comfy.node_errors import node_errors
+from .comfy.node_errors import node_errors, refusal
 from .comfy.remote_model import AnyModel
 from .comfy.widgets import upload_button
 from .comfy.written import Written
@@ -117,11 +117,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         """Check the voice. A name saved on another machine is accepted; a linked one (None) is checked later."""
         if voice is None:
             return True
-        try:
-            find_voice(voice)
-        except HiggsError as error:
-            return f"{LOAD_NAME}: {error}"
-        return True
+        return refusal(LOAD_NAME, lambda: find_voice(voice))
 
     @classmethod
     def fingerprint_inputs(cls, voice: str | None, **others: object) -> list:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class Sequence:
     bounds: Bounds = Bounds()
     caller: int = 0  # owner; a free row goes to the caller with the fewest running sequences
     listened: bool = False  # True if a listener waits for its first sound
+    place: int = 0  # of its chunk in the request, whose chunks are begun in this order
+    leads: bool = False  # True if it is heard so soon that later chunks of its caller wait for it on a CPU
     checked: bool = False  # True if its words are to be checked once it is spoken
 
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`
@@ -76,9 +78,8 @@ class Sequence:
         self.codes, self.num_frames = [], 0
 
 
-def next_fair(waiting: deque[Sequence], running: Iterable[Sequence]) -> Sequence:
-    """Remove and return the first waiting sequence of the caller with the fewest running sequences."""
+def next_fair(waiting: Collection[Sequence], running: Iterable[Sequence]) -> Sequence:
+    """Return a waiting sequence of the caller with the fewest running ones: of these the first in the text's order."""
     counts = Counter(sequence.caller for sequence in running)
-    chosen = min(waiting, key=lambda sequence: counts[sequence.caller])
-    waiting.remove(chosen)
-    return chosen
+    caller = min(waiting, key=lambda sequence: counts[sequence.caller]).caller
+    return min((one for one in waiting if one.caller == caller), key=lambda one: one.place)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 
@@ -38,6 +38,7 @@ class Scheduler:
     first_frames: frames that a listener waits for. They are copied in the step that completes them, and read once the
         next step is queued.
     alone: decode the next sequence alone, and read its first frames at once. Ends with them, or with a second listener.
+    in_order: a caller's sequences wait while an earlier one leads, for rows that share a processor.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
     others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.
@@ -50,11 +51,12 @@ class Scheduler:
         prefixes: PrefixCache | None = None,
         first_frames: int = 0,
         alone: bool = False,
+        in_order: bool = False,
     ):
         self._runner, self._state, self._prefixes = runner, runner.state, prefixes
         codebooks = self._state.config.codebooks
         self._diagonal = torch.arange(codebooks, device=self._state.device) * (codebooks + 1)  # a frame's outputs
-        self.alone = alone
+        self.alone, self._in_order = alone, in_order
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
@@ -143,7 +145,10 @@ class Scheduler:
         admitted: list[tuple[int, Sequence]] = []
         room = MAX_POSITIONS
         for row in free[: len(self.waiting)]:
-            sequence = next_fair(self.waiting, [*filter(None, self.running), *(other for _, other in admitted)])
+            running = [*filter(None, self.running), *(other for _, other in admitted)]
+            if not (ready := self._ready_beside(running)):
+                break
+            self.waiting.remove(sequence := next_fair(ready, running))
             is_kept = self._prefixes is not None and sequence in self._prefixes
             room -= len(sequence) - sequence.prefix * is_kept
             if admitted and room < 0:
@@ -151,6 +156,15 @@ class Scheduler:
                 break
             admitted.append((row, sequence))
         return admitted
+
+    def _ready_beside(self, running: list[Sequence]) -> Collection[Sequence]:
+        """Return the waiting sequences but those that wait for a leading one of their caller."""
+        first = {
+            sequence.caller: sequence.place
+            for sequence in sorted(running, key=lambda one: -one.place)
+            if self._in_order and sequence.leads
+        }
+        return [one for one in self.waiting if one.place <= first.get(one.caller, one.place)] if first else self.waiting
 
     def _fill(self, admitted: list[tuple[int, Sequence]], fills: Iterator[None]) -> Iterator[Outputs]:
         """Prefill on to the runner's next yield. Prompts that run out of memory together are tried one by one."""

@@ -17,6 +17,7 @@ from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.scheduler import Outputs, Scheduler
 from ..device.memory import Peak
+from ..device.threads import is_slow
 from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ..voice.clip import Wave
 from ..voice.voice import Voice
@@ -95,7 +96,10 @@ class DeviceSession:
             self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
-            self._scheduler = Scheduler(runner, (), prefixes, first_frames=self._waveform.first_frames)
+            device, nbytes = loaded.pool.device, sum(tensor.nbytes for tensor in loaded.talker.tensors())
+            in_order = device.type == "cpu" and not is_slow(device, nbytes)  # a batch would hold up what is heard
+            first = self._waveform.first_frames
+            self._scheduler = Scheduler(runner, (), prefixes, first_frames=first, in_order=in_order)
 
     @property
     def report(self) -> SessionReport:

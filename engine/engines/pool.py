@@ -141,6 +141,7 @@ class Pool:
             running = [part.asked for one in self.members for part in one.parts.values()]
             while own and len(copies) < room:
                 asked = next_fair(own, running)
+                own.remove(asked)
                 self._waiting.remove(asked)
                 running.append(asked)
                 copy = replace(asked)

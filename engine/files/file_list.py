@@ -87,7 +87,9 @@ def write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason, free = str(error.strerror or error).rstrip("."), _free(path)
         if error.errno in _FULL or free < _LITTLE:
-            remedy = f"Only {free / 1e6:,.0f} MB are free there. Free some space, or choose another folder."
+            size = f"{free / 1e6:,.0f} MB" if free >= 1e6 else f"{free / 1e3:,.0f} kB"
+            little = f"Only {size} are" if free >= 1e3 else "No space is"
+            remedy = f"{little} free there. Free some space, or choose another folder."
         else:
             remedy = "Choose a folder you can write to, and close programs that have the file open."
         raise HiggsError(f"{path} could not be written: {reason}. {remedy}") from error

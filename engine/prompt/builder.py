@@ -73,7 +73,8 @@ class PromptBuilder:
         """True if the tokenizer has a control tag."""
         return self._vocabulary.guard.is_tag(tag)
 
-    def _follows(self, tag: str) -> bool:
+    def follows(self, tag: str) -> bool:
+        """True if the checkpoint has learned a control tag."""
         return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
@@ -140,7 +141,7 @@ class PromptBuilder:
     def _content(self, writer: _Writer, text: str) -> str:
         """Return the part of `text` that is spoken."""
         content = writer.clean(text)
-        for warning in () if self._family.is_chat else stage_directions(content, self._follows):
+        for warning in () if self._family.is_chat else stage_directions(content, self.follows):
             writer.warn(warning)
         for *_, warning in itertools.islice(find_markup(content), 1):
             writer.warn(warning)

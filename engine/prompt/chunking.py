@@ -26,7 +26,7 @@ DIGIT_SECONDS = 4 * LETTER_SECONDS  # read as a word
 _UNSPACED = "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 _SYLLABIC = f"{_UNSPACED}\uac00-\ud7a3"  # Korean has spaces
 _SYLLABIC_CHARACTER = re.compile(f"[{_SYLLABIC}]")
-_CLOSERS = "\"'”’»›)\\]}」』）】》〉］｝"
+CLOSERS = "\"'”’»›)\\]}」』）】》〉］｝"
 _OPENERS = "(\\[{“‘«‹「『（【《〈［｛¿¡"
 # Placeholders for each character of a tag. They keep positions, and hide the tag from other rules.
 _TAG, _PAUSE = "\ue000", "\ue001"
@@ -34,18 +34,18 @@ _NOT_OURS = str.maketrans(_TAG + _PAUSE, "\ue002\ue002")
 
 # Sentence ends. A Latin stop needs white space after it, which keeps 3.14 and example.org whole. Repeats are bounded to
 # avoid quadratic time on long runs of signs; the last ones decide anyway.
-_STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
+STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
 _SENTENCE = re.compile(
-    rf"(?:(?P<stop>[.!?…]{{1,100}})[{_CLOSERS}]{{0,100}}(?=[\s{_TAG}{_PAUSE}]|$)"
-    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]{{0,100}}(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
+    rf"(?:(?P<stop>[.!?…]{{1,100}})[{CLOSERS}]{{0,100}}(?=[\s{_TAG}{_PAUSE}]|$)"
+    rf"|(?:[{STOPS}]|．(?!\d))[.!?…{STOPS}{CLOSERS}]{{0,100}}(?![.!?…{STOPS}{CLOSERS},;:、，；：]))"
     rf"(?:\s*{_PAUSE}+)*\s*|\n\s*"
 )
 # Text is cut by the first of these that makes pieces short enough.
-_CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
+_CLAUSE = re.compile(rf"[,;:—–…][{CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{CLOSERS}]*\s*")
 # Signs and line ends without which neither of them cuts.
-_MAY_END = {False: re.compile(rf"[\n.!?…．{_STOPS}]"), True: re.compile(rf"[\n.!?…．{_STOPS},;:—–、，；：،؛፣]")}
+_MAY_END = {False: re.compile(rf"[\n.!?…．{STOPS}]"), True: re.compile(rf"[\n.!?…．{STOPS},;:—–、，；：،؛፣]")}
 _SPACE = re.compile(r"\s+")
-_JOINED = rf"\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
+_JOINED = rf"\s{CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
 _SYLLABLE = re.compile(rf"(?<=[{_SYLLABIC}])(?![{_JOINED}])")
 _LETTER = re.compile("")
 # Signs stay with a word: a cut needs a letter or a digit before the next space.
@@ -208,7 +208,9 @@ class Cutter:
         self._gap_stops = array("q", (len(text) - at for at in reversed(_gap_starts(masked[::-1]))))
         self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
-        cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
+        whole = script.joined if script else ()
+        found = self._cuts(_SENTENCE, 0, len(text))
+        cuts = [cut for cut in found if self._spoken[cut] not in words and cut not in whole]
         self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # starts, and the end of the text
 
     def clauses(self) -> list[int]:

@@ -12,7 +12,8 @@ from ..core.errors import HiggsError
 from .chunking import estimate_frames, estimate_seconds, split_script
 from .said import SaidText
 from .script import Script, Turn, read_pauses
-from .tags import is_spoken
+from .tags import every_tag, is_spoken
+from .titles import join_titles
 
 _MOST_SILENT = 4.0  # maximum total of pauses in long texts, as a multiple of the speech
 
@@ -45,14 +46,17 @@ def plan(
     chunk_seconds: Callable[[Script, str], tuple[float, float]],
     is_spoken: Callable[[str], bool] = is_spoken,
     read_as: Callable[[str], SaidText] = SaidText,
+    follows: Callable[[str], bool] = every_tag,
 ) -> Plan:
     """Split all turns into chunks. A dialogue's turn without words contributes only its pauses.
 
     chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken(text): True if a text is
-    not silent. read_as(text): what the model says of it. Raises HiggsError if the pauses written in all turns are too
-    long in total.
+    not silent. read_as(text): what the model says of it. follows(tag): True if it follows a control tag. Raises
+    HiggsError if the pauses written in all turns are too long in total.
     """
     scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
+    if not is_dialogue:  # whose turns do not depend on who listens
+        scripts = [join_titles(script, follows) for script in scripts]
     scripts = [replace(script, respellings=read_as(script.text).respellings) for script in scripts]
     check_pauses(scripts)
     chunks: list[Chunk] = []

@@ -30,12 +30,16 @@ class Pause:
 
 @dataclass(frozen=True)
 class Script:
-    """A text to speak and its pauses, in order. warnings: about invalid markers. respellings: see SaidText."""
+    """A text to speak and its pauses, in order. warnings: about invalid markers. respellings: see SaidText.
+
+    joined: positions where no sentence begins, see titles.py.
+    """
 
     text: str
     pauses: tuple[Pause, ...] = ()
     warnings: tuple[str, ...] = ()
     respellings: tuple[Respelling, ...] = ()
+    joined: frozenset[int] = frozenset()
 
     @property
     def said(self) -> str:

@@ -37,6 +37,9 @@ class Prompts(Protocol):
 
     def said(self, text: str) -> SaidText: ...
 
+    @property
+    def follows(self) -> Callable[[str], bool]: ...
+
 
 class SequenceBuilder:
     """Builds sequences for chunks within `context` positions. warnings: those of the prompt builder.
@@ -58,7 +61,7 @@ class SequenceBuilder:
         self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
         self.warnings: list[str] = []
         self.most_seconds = builder.chunk_seconds
-        self.said = builder.said
+        self.said, self.follows = builder.said, builder.follows
         self.is_limited = False  # True if that made chunks shorter than they were wanted
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:

@@ -40,6 +40,8 @@ class ChunkSpeech:
     """State of a chunk while it is spoken."""
 
     chunk: Chunk
+    place: int
+    leads: bool  # see Sequence
     attempts: Attempts | None = None  # set once its sequence is built
     take: Take | None = None  # the attempt under way
     retakes: dict[int, int] = field(default_factory=dict)  # sentence -> how often it is still to be taken again

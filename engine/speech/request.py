@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 
@@ -27,6 +28,8 @@ from .decoder import Heard, SessionReport, Stage
 from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns, quoted
 from .speech_input import DialogueOptions, Listener, SpeechInput
 from .verdict import Verdict
+
+_SOON = 20 * FRAME_RATE  # frames that are heard while a CPU speaks four of the next chunks together
 
 
 class SpeechRequest:
@@ -139,15 +142,21 @@ class SpeechRequest:
     def _plan(self):
         """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
-        how = prompts.chunk_seconds, prompts.is_spoken, prompts.said
+        how = prompts.chunk_seconds, prompts.is_spoken, prompts.said, prompts.follows
         planned = plan(self._turns, self._params, self._dialogue is not None, *how)
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
             why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
-        self._remaining = sum(estimate_frames(prompts.said(chunk.text).text) for chunk in self._chunks)
-        self._parts = [ChunkSpeech(chunk) for chunk in self._chunks]
+        expected = [estimate_frames(prompts.said(chunk.text).text) for chunk in self._chunks]
+        self._remaining = sum(expected)
+        soon = _SOON if self._listener.on_audio is not None else 0
+        starts = accumulate(expected, initial=0)
+        self._parts = [
+            ChunkSpeech(chunk, place, start < soon)
+            for place, (chunk, start) in enumerate(zip(self._chunks, starts, strict=False))
+        ]
         self._share_retakes()
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
         silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
@@ -190,7 +199,7 @@ class SpeechRequest:
 
     def _take(self, part: ChunkSpeech, sequence: Sequence) -> Take:
         """Take in a sequence that is to be decoded. A reused one expects no more frames."""
-        sequence.checked = self._params.check
+        sequence.checked, sequence.place, sequence.leads = self._params.check, part.place, part.leads
         take = Take(sequence.num_frames, sequence.remaining)
         self._speaking[sequence] = part, take
         return take

@@ -12,7 +12,7 @@ import torch
 
 from ..checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
 from ..checkpoint.adapter_files import adapters_below, listed
-from ..checkpoint.discover import TOKENIZER, find_checkpoints, missing_parts
+from ..checkpoint.discover import CONFIG, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import codec_remedy, find_codec, open_codec
 from ..checkpoint.gguf_file import checkpoint_place, has_file, side_file
 from ..checkpoint.hf_config import Settings
@@ -110,7 +110,7 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     place = _try(report, lambda: checkpoint_place(folder)) or folder
     lacks = _try(report, lambda: missing_parts(place)) or []
     report.problems += lacks
-    opened = _try(report, lambda: open_talker(place))
+    opened = None if f"{CONFIG} is missing." in lacks else _try(report, lambda: open_talker(place))
     if opened:
         _describe_talker(report, place, *opened)
         _describe_codec(report, place, opened[1], codec_folder)

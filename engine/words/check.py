@@ -16,6 +16,7 @@ import torch
 from ..core.config import FRAME_RATE, FRAME_SAMPLES
 from ..prompt.builder import PromptBuilder
 from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
+from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
 from .attention import Head, Reading, by_layer, mean_attention, read_words
@@ -45,8 +46,8 @@ _Found = tuple[str, int, int, int, int]  # kind, first unit, the one after the l
 class ChunkCheck:
     """The check of one chunk, also while it is spoken to a listener. Raises HiggsError as `PromptBuilder.build` does.
 
-    A listener may hear the first sentence as it comes, and each later one once it is checked. Near the end of the first
-    one only what is known to be in it, so that nothing is heard that is spoken again.
+    A listener may hear the first sentence as it comes, with titles before it, and each later one once it is checked.
+    Near the end of the first one only what is known to be in it, so that nothing is heard that is spoken again.
     """
 
     def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], text: str):
@@ -56,8 +57,9 @@ class ChunkCheck:
         self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
         self._cleared = self._samples = self._heard = 0  # frames that may be heard, samples made, samples heard
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
-        first = split_sentences(text)[0] if self._chunk else ""
-        self._soon = round(_SOON * estimate_seconds(first) * FRAME_RATE)
+        sentences = split_sentences(text) if self._chunk else []
+        self._first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))  # sentences heard as they come
+        self._soon = round(_SOON * sum(map(estimate_seconds, sentences[: self._first])) * FRAME_RATE)
 
     def hear(self, wav: torch.Tensor) -> None:
         """Take in the next part of the chunk's audio, [n]."""
@@ -71,11 +73,11 @@ class ChunkCheck:
 
     def _clear(self, codes: torch.Tensor) -> int:
         count = len(codes)
-        if self._chunk is None or len(set(self._sentences)) < 2 or count < self._soon:
+        if self._chunk is None or len(set(self._sentences)) <= self._first or count < self._soon:
             return count
         if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
             self._checked = count
-            found = frames_cleared(self._chunk.said, self._sentences, *self._attention(codes))
+            found = frames_cleared(self._chunk.said, self._sentences, *self._attention(codes), self._first)
             if found is None:
                 return count
             self._fixed = max(self._fixed, found)
@@ -150,11 +152,11 @@ def judge_words(
 
 
 def frames_cleared(
-    words: list[str], sentences: np.ndarray, firsts: np.ndarray, attention: np.ndarray
+    words: list[str], sentences: np.ndarray, firsts: np.ndarray, attention: np.ndarray, first: int = 1
 ) -> tuple[int, int] | None:
-    """Return the sentences of unfinished speech that are said and right, the first one in any case, and their frames.
+    """Return the sentences of unfinished speech that are said and right, and their frames.
 
-    (0, 0) during the first sentence. None if attention does not follow the words.
+    first: how many are heard in any case. (0, 0) during these. None if attention does not follow the words.
     """
     if attention.max(1).mean() < _LEAST:
         return None
@@ -165,10 +167,10 @@ def frames_cleared(
     own = sentences[firsts]  # the sentence of each unit
     starts = starts_of(own[path], int(sentences[-1]) + 1)
     said = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
-    if said < 1:
+    if said < first:
         return 0, 0
     found = _find(path, letters[: path.max() + 1])
-    cleared = max(1, min([said, *(int(own[first]) for _, first, *_ in found)]))
+    cleared = max(first, min([said, *(int(own[unit]) for _, unit, *_ in found)]))
     return cleared, starts[cleared]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import folder_paths
 
@@ -60,12 +60,14 @@ def known() -> list[Path]:
 
 def below_output(name: str) -> Path:
     """Return a folder below ComfyUI's output. Raises HiggsError if the name leads elsewhere or is not portable."""
-    parts = portable_parts(name.strip().rstrip("/\\"))
+    plain = name.strip().rstrip("/\\")
+    if not plain:
+        raise HiggsError("folder is empty. Enter the name of a folder inside ComfyUI's output folder.")
+    parts = portable_parts(plain)
     if not parts:
-        raise HiggsError(
-            f"folder is {name[:80]!r}, which is not inside ComfyUI's output folder. Use letters and digits, with / "
-            "for subfolders."
-        )
+        leads_out = PureWindowsPath(plain).anchor or ".." in PureWindowsPath(plain).parts
+        why = "not inside ComfyUI's output folder" if leads_out else "not a valid name on every system"
+        raise HiggsError(f"folder is {name[:80]!r}, which is {why}. Use letters and digits, with / for subfolders.")
     return output().joinpath(*parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import comfy.model_management as mm
@@ -31,6 +31,22 @@ def node_errors(node: str) -> Iterator[None]:
                 f"{node}: out of memory. Choose dtype int8 or a smaller context in Higgs Load Model, or close other "
                 f"programs that use the device. ({reason})"
             ) from error
+
+
+def refusal(node: str, check: Callable[[], object]) -> bool | str:
+    """Return True, or why a check before the run refuses a node's inputs, for `validate_inputs`."""
+    try:
+        check()
+    except HiggsError as error:
+        return f"{node}: {error}"
+    return True
+
+
+def refuse(node: str, check: Callable[[], object]) -> bool:
+    """Return True, or raise such a sentence: ComfyUI repeats a returned one for each input that is validated."""
+    if isinstance(refused := refusal(node, check), str):
+        raise HiggsError(refused)
+    return True
 
 
 def check_interrupt() -> None:

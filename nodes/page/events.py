@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -34,6 +34,7 @@ class Run:
     seed: int | None = None  # seed that reproduces the sound; None if the seed is not enough
     said: str = ""
     retakes: str = ""  # as the node's widget has them
+    doubts: Sequence[str] = ()  # about its voices
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -62,7 +63,8 @@ class Run:
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
-        return {"id": self.id, **place, "seed": seed, "said": said, "retakes": self.retakes}
+        told = {"said": said, "retakes": self.retakes, "doubts": list(self.doubts)}
+        return {"id": self.id, **place, "seed": seed, **told}
 
 
 def listen(client: str, on: bool) -> None:
@@ -85,11 +87,13 @@ def runs_of(client: str, workflow: str | None = None) -> list[Run]:
 
 
 @contextmanager
-def heard(seed: int | None = None, said: str = "", retakes: str = "") -> Iterator[LiveSound | None]:
+def heard(
+    seed: int | None = None, said: str = "", retakes: str = "", doubts: Sequence[str] = ()
+) -> Iterator[LiveSound | None]:
     """Yield the running node's sound for the page that queued it, or None if no page listens.
 
     seed: the node's, if it and the other inputs reproduce the sound. said: the beginning of the text. retakes: the
-    node's.
+    node's. doubts: about the voices.
     """
     server = getattr(PromptServer, "instance", None)  # scripts run nodes without a server
     client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
@@ -99,7 +103,7 @@ def heard(seed: int | None = None, said: str = "", retakes: str = "") -> Iterato
         yield None
         return
     prompt = getattr(server, "last_prompt_id", "")
-    run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said, retakes)
+    run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said, retakes, doubts)
     _make_room()
     _runs[run.id] = run
     server.send_sync(RUN, run.about(), client)

@@ -133,8 +133,8 @@ class LiveSound:
 
         revision, edition: those of the reader's `outline` numbers and `words`. first, known: how many of them hold.
         outline: peak of each frame, 0 to 255. piece: number of samples in the last delivery. pace: seconds of each
-        sequence spoken per second. waited: seconds of each sequence spoken since the last samples. done: seconds spoken
-        so far, of all sequences. left: seconds until all is spoken, at the speed so far.
+        sequence spoken per second. speed: of all together. waited: seconds of each sequence spoken since the last
+        samples. done: seconds spoken so far, of all sequences. left: seconds until all is spoken, at the speed so far.
         """
         seconds = self._latest - self._began
         with self._lock:
@@ -151,6 +151,7 @@ class LiveSound:
                 "expected": self._expected / FRAME_RATE,
                 "done": self._done / FRAME_RATE,
                 "left": round(seconds * max(0, self._expected - self._done) / self._done, 1) if self._done else 0.0,
+                "speed": round(self._done / FRAME_RATE / seconds, 3) if seconds else 0.0,
                 "pace": round(self._steps / FRAME_RATE / seconds, 3) if seconds else 0.0,
                 "waited": max(0, self._steps - self._heard) / FRAME_RATE,
                 "first": first,

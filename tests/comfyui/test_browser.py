@@ -13,6 +13,7 @@ from . import chromium
 from .server import TODAY, WAIT, interpreter, read_workflow
 
 VOICES = pathlib.Path(__file__).resolve().parents[2] / "engine" / "voice" / "built_in"
+BLUEPRINTS = sorted((pathlib.Path(__file__).resolve().parents[2] / "subgraphs").glob("*.json"))
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
     "HiggsTTSLoadModel",
@@ -151,6 +152,23 @@ class Browser:
         assert how == "execution_success", detail
         return self.page.evaluate("() => titles")
 
+    def press(self):
+        """Press Run where it must fail. Returns the ids of the nodes to blame, but for those that wait for them."""
+        self.page.evaluate("""() => {
+            window.blamed = null
+            app.lastNodeErrors = null
+            const blame = ({detail}) => { window.blamed = [detail.node_id] }
+            app.api.addEventListener("execution_error", blame, {once: true})
+        }""")
+        self.page.get_by_test_id("queue-button").click()
+        refused = "Object.entries(app.lastNodeErrors ?? {}).filter(([id, {errors}]) => errors.length).map(([id]) => id)"
+        self.page.wait_for_function(f"() => window.blamed ?? ({refused}.length > 0)")
+        blamed = self.page.evaluate(f"() => window.blamed ?? {refused}")
+        self.page.wait_for_timeout(500)
+        self.shoot("refused")
+        self.page.keyboard.press("Escape")
+        return blamed
+
     def player(self, other_than=None):
         """Return (address, status, type, bytes) of the audio player's source."""
         player = self.page.wait_for_function(
@@ -226,6 +244,38 @@ def test_a_template_speaks_after_three_clicks(fresh_browser, name):
     assert "Complete." in info or "on time without changes" in info, info
     assert "Model: embedded" in info and "Warning" not in info, info
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
+
+
+@pytest.mark.parametrize(
+    ("name", "need"),
+    [
+        ("clone_voice", "first choose your clip"),
+        ("lora", "first put one into models/loras"),
+        ("server", "first start the server"),
+    ],
+)
+def test_a_template_that_needs_something_says_so_on_the_node_before_the_run(fresh_browser, name, need):
+    browser = fresh_browser
+    browser.open_template(name)
+    browser.shoot(f"needs-{name}")
+    titles = browser.page.evaluate("() => Object.fromEntries(app.graph._nodes.map(node => [node.id, node.title]))")
+    (failed,) = browser.press()
+    assert need in titles[failed] and browser.faults == []
+
+
+@pytest.mark.parametrize("path", BLUEPRINTS, ids=[path.stem for path in BLUEPRINTS])
+def test_a_blueprint_speaks_with_one_click_or_says_what_it_needs(fresh_browser, path):
+    browser, page = fresh_browser, fresh_browser.page
+    page.evaluate("saved => app.loadGraphData(saved)", json.loads(path.read_text(encoding="utf-8")))
+    page.wait_for_timeout(500)
+    browser.shoot(path.stem)
+    if path.stem.endswith("Clone a Voice"):
+        labels = page.evaluate("() => app.graph._nodes[0].inputs.map(input => input.label)")
+        assert "clip: connect Load Audio" in labels
+        assert browser.press(), "a required input is missing"
+    else:
+        browser.run()
+    assert browser.faults == []
 
 
 def test_the_lip_sync_template_shows_mouth_shapes(fresh_browser):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.core.config import FRAME_SAMPLES
+from higgs_tts.engine.core.config import FRAME_RATE, FRAME_SAMPLES
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import sentence_texts, split_sentences, split_words
 from higgs_tts.engine.words.check import ChunkCheck, frames_cleared, judge_words
@@ -173,6 +173,17 @@ def test_a_listener_hears_a_sentence_once_the_next_one_has_begun(engine, speech,
     assert follow.verdict(codes).doubts == check().verdict(codes).doubts == ()
 
 
+def test_a_title_s_sentence_is_heard_as_it_comes(engine):
+    """Alone, it is over long before the next sentence can be checked."""
+    text = "The Letter <|prosody:pause|>\n\nIt came with the last boat of October, in the rain. Nobody had expected it."
+    params = SamplingParams(seed=3, retries=0)
+    codes = engine.speak(text, params=params).codes
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.card)
+    follow = ChunkCheck(engine.loaded.talker, builder, engine.heads(), text)
+    free = [stop for stop in range(4, len(codes), 4) if follow.frames_to_hear(codes[:stop]) == stop]
+    assert free[-1] > 2 * FRAME_RATE, "beyond the title"
+
+
 def test_the_first_sentence_is_heard_as_it_comes_and_named_if_it_is_bad(engine, speech, check):
     codes, at = speech.codes, word_starts(engine, speech)
     first = torch.cat([codes[: at[4]], codes[at[2] :]])
@@ -200,6 +211,8 @@ def test_frames_are_cleared_up_to_the_first_bad_sentence():
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: LENGTHS[0]]) == (0, 0)
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), good) == (2, sum(LENGTHS[:14]))
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad) == (1, sum(LENGTHS[:5]))
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad, 2) == (2, sum(LENGTHS[:14]) + sum(LENGTHS[9:14]))
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: sum(LENGTHS[:10])], 2) == (0, 0)
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), attention(EVERY, sure=0.3)) is None
 
 

@@ -50,7 +50,7 @@ def test_a_missing_file_is_a_problem_with_a_remedy(copy, name, says):
     folder = copy("v2")
     (folder / name).unlink()
     report = examine(folder)
-    assert any(says in problem for problem in report.problems)
+    assert sum(says in problem for problem in report.problems) == 1
     assert ("audio_tokenizer" if "audio" in name else "again") in report.advice
     assert "problem:" in report.as_text()
 

@@ -11,7 +11,7 @@ from higgs_tts.engine.codec.stream import InlineWindows
 from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
-from higgs_tts.engine.engines import loaded_model
+from higgs_tts.engine.engines import device_decoder, loaded_model
 from higgs_tts.engine.engines.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
@@ -68,6 +68,21 @@ def test_codes_and_sound_do_not_depend_on_the_batch_size(opened, voice):
         assert torch.equal(speech.codes, alone.codes) and torch.equal(speech.wav, alone.wav)
         assert (speech.chunks, speech.stopped, speech.warnings) == (LINES, alone.stopped, alone.warnings)
     assert len(alone.wav) == 960 * alone.frames
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_what_a_listener_hears_soon_is_spoken_in_order_on_a_cpu(opened, monkeypatch, is_slow):
+    """For 20 seconds, one chunk at a time. A model slower than real time speaks in batches; the codes are the same."""
+    monkeypatch.setattr(device_decoder, "is_slow", lambda *_: is_slow)
+    engine, live = opened(), []
+    decode = engine.loaded.talker.decode
+    engine.loaded.talker.decode = lambda state: live.append(int((~state.delay.done).sum())) or decode(state)
+    silent = engine.speak(TEXT, a_voice(), PARAMS)
+    assert max(live) == CPU_BATCH
+    live.clear()
+    heard = engine.speak(TEXT, a_voice(), PARAMS, listener=Listener(on_audio=lambda wav: None))
+    assert torch.equal(heard.codes, silent.codes)
+    assert max(live) == (CPU_BATCH if is_slow else 1), "the last chunk begins after 18 seconds"
 
 
 def test_a_chunk_of_a_long_text_sounds_as_alone(opened):

@@ -1,6 +1,7 @@
 """Scheduling sequences into few rows: which sequence is in which row, and when."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -258,6 +259,34 @@ def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
         pass
     for sequence in run.sequences + others:
         assert torch.equal(torch.cat(sequence.codes), expected[sequence.index])
+
+
+def order(run):
+    """Return the numbers of the sequences that run together, whenever these change."""
+    seen = []
+    for _ in run:
+        live = [one.index for one in run.running if one is not None]
+        if live and live != (seen or [[]])[-1]:
+            seen.append(live)
+    return seen
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_later_sequences_of_a_caller_wait_for_one_that_leads_on_a_cpu(scheduled, in_order):
+    run = scheduled(3, indexes=[0, 2, 3, 6], in_order=in_order)
+    for place, sequence in enumerate(run.sequences):
+        sequence.place, sequence.leads = place, place < 2
+    run.sequences[3].caller = 1  # waits for nobody
+    beside = {pair for live in order(run) for pair in itertools.combinations(sorted(live), 2)}
+    assert (0, 6) in beside and beside.isdisjoint([(0, 2), (0, 3), (2, 3)]) == in_order
+
+
+def test_a_caller_s_sequences_begin_in_the_text_s_order(scheduled):
+    """A chunk that is spoken again is heard before those after it, though it waits for a row later."""
+    run = scheduled(1, indexes=[0, 3, 6, 1])
+    for place, sequence in zip([0, 2, 3, 1], run.sequences, strict=True):
+        sequence.place = place
+    assert order(run) == [[0], [1], [3], [6]]
 
 
 def test_a_sequence_decoded_alone_may_end_before_its_first_frames(scheduled):

@@ -15,16 +15,16 @@ addStyle(`
 .higgs-player { --higgs-heard: #4a9eff; --higgs-there: var(--descrip-text, #999); box-sizing: border-box;
     height: ${HEIGHT - 20}px; min-height: ${HEIGHT - 20}px;
     max-height: ${HEIGHT - 20}px; display: grid; grid-template-columns: auto minmax(0, 1fr) auto;
-    grid-template-rows: minmax(0, 1fr) ${TEXT_HEIGHT}px 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
+    grid-template-rows: 16px minmax(16px, 1fr) ${TEXT_HEIGHT}px 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
     background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif; }
 .higgs-player button { border: 0; border-radius: 4px; padding: 0 6px; background: transparent; color: inherit;
     font: inherit; cursor: pointer; }
 .higgs-player button:hover { background: var(--border-color, #444); }
-.higgs-player .higgs-play { font-size: 16px; width: 28px; }
-.higgs-player canvas { width: 100%; height: 100%; min-width: 0; min-height: 0; cursor: pointer; }
-.higgs-player .higgs-time { font-variant-numeric: tabular-nums; align-self: center; white-space: nowrap; }
+.higgs-player .higgs-play { font-size: 16px; width: 28px; grid-row: 1 / 3; }
+.higgs-player canvas { width: 100%; height: 100%; min-width: 0; min-height: 0; cursor: pointer; grid-row: 1 / 3; }
+.higgs-player .higgs-time { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
 .higgs-player .higgs-text { grid-column: 1 / 4; }
-.higgs-player .higgs-says { grid-column: 1 / 3; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+.higgs-player .higgs-says { grid-column: 1 / 4; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
     color: var(--descrip-text, #999); }
 .higgs-player .higgs-ends { display: flex; align-items: center; justify-content: flex-end; }
 .higgs-player input { width: 52px; height: 12px; accent-color: #4a9eff; }
@@ -67,7 +67,7 @@ export class PlayerView {
         this.stop.textContent = "■"
         this.stop.title = say("Cancel the run")
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: say("Volume") })
-        this.time.title = say("Time played and time left")
+        this.time.title = say("Time played, and the length")
         this.again.textContent = "↻"
         this.again.title = say("Take the sentence of the marked word again")
         this.again.setAttribute("aria-haspopup", "dialog")
@@ -75,7 +75,7 @@ export class PlayerView {
         this.takes.title = say("The latest runs of this node: play them and keep one")
         this.takes.setAttribute("aria-haspopup", "dialog")
         ends.append(this.stop, this.again, this.takes, this.volume)
-        this.element.append(this.play, this.wave, this.time, this.text.element, this.says, ends)
+        this.element.append(this.play, this.wave, this.time, ends, this.text.element, this.says)
         this.#listen()
         new ResizeObserver(() => this.refresh()).observe(this.wave)
     }
@@ -162,7 +162,7 @@ export class PlayerView {
     #draw(player) {
         const { sound, position } = player
         const isSpeaking = sound.state === "speaking"
-        const left = say("{time} left", { time: `${isSpeaking ? "~" : ""}${clock(sound.length - position)}` })
+        const whole = `${isSpeaking ? "~" : ""}${clock(sound.length)}`
         const said = whatItSays(player)
         drawWaveform(this.wave, sound, position) // reads sizes and colours, so it comes before any write
         update(this.play, {
@@ -172,7 +172,7 @@ export class PlayerView {
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
         const isTimed = sound.words.some(({ method, sentence }) => sentence && method !== "estimated")
         update(this.again.style, { display: this.retakes && isTimed ? "" : "none" }) // without, no word is checked
-        update(this.time, { textContent: `${clock(position)} · ${left}` })
+        update(this.time, { textContent: `${clock(position)} / ${whole}` })
         update(this.volume, { value: String(volume) })
         update(this.says, { textContent: said, title: said })
         update(this.text.element.dataset, {

@@ -1,5 +1,5 @@
 // Status line of a player: what it waits for, and the progress of speech.
-import { inWords, minutes, RATE } from "./times.js"
+import { minutes, RATE } from "./times.js"
 import { listed, say, translated } from "./words.js"
 
 const LONGEST_PIECE = 5 // seconds; streamed speech comes in shorter pieces
@@ -13,7 +13,10 @@ export function whatItSays(player) {
     else if (sound.state === "speaking") said.push(whatItWaitsFor(player), progress(sound))
     else if (sound.state === "gone") said.push(say("No longer available. Run the node again."))
     else if (sound.state === "stopped") said.push(sound.problem || say("Stopped."))
-    else if (sound.run.seed !== null) said.push(say("Seed {seed}.", { seed: sound.run.seed }))
+    else {
+        if (sound.run.seed !== null) said.push(say("Seed {seed}.", { seed: sound.run.seed }))
+        said.push(...(sound.run.doubts ?? []))
+    }
     if (isBetweenParts(player)) said.push(say("Each part plays once it is complete and has been checked."))
     if (sound.restarts.length)
         said.push(say("Spoken again: {reasons}.", { reasons: reasons(sound).join(say(", then ")) }))
@@ -36,7 +39,7 @@ function whatItWaitsFor(player) {
     const { sound, mode } = player
     if (mode !== "buffering" || !sound.samples) return ""
     if (isBetweenParts(player)) return say("Waiting for the next part:")
-    if (sound.pace > 0 && sound.pace < 1) return say("Slower than real time: buffering.")
+    if (sound.speed > 0 && sound.speed < 1) return say("Slower than real time: buffering.")
     return player.isSlow ? say("Buffering.") : ""
 }
 
@@ -44,7 +47,7 @@ function whatItWaitsFor(player) {
 function progress(sound) {
     const done = Math.max(sound.done, sound.samples / RATE)
     if (!done) return say("Starting...")
-    const values = { done: minutes(done), whole: minutes(sound.length / RATE), left: inWords(sound.left) }
+    const values = { done: minutes(done), whole: minutes(sound.length / RATE), left: minutes(Math.ceil(sound.left)) }
     if (sound.left < 1) return say("{done} of about {whole} spoken.", values)
-    return say("{done} of about {whole} spoken, {left} left.", values)
+    return say("{done} of about {whole}, ready in {left}.", values)
 }

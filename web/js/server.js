@@ -3,16 +3,17 @@ import { api } from "./comfy.js"
 
 /**
  * Playable run of a node. workflow: the graph's id, if the queueing page sent one; seed: reproduces the sound, null if
- * none does; said: beginning of its text; retakes: sentences taken again, see retake_counts.js.
+ * none does; said: beginning of its text; retakes: sentences taken again, see retake_counts.js; doubts: about its
+ * voices.
  * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string,
- *     retakes: string}} Run
+ *     retakes: string, doubts?: string[]}} Run
  */
 
 /**
  * State of a run's sound; see LiveSound.told in nodes/page/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
- *     waited: number, first: number, outline: string, edition: number, known: number,
+ *     speed: number, waited: number, first: number, outline: string, edition: number, known: number,
  *     words: import("./heard_word.js").Word[]}} News
  */
 

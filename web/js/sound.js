@@ -19,6 +19,7 @@ export class Sound extends EventTarget {
         this.done = 0 // seconds spoken, including those not audible yet
         this.left = 0 // seconds until all is spoken
         this.pace = 0 // seconds of each sequence spoken per second
+        this.speed = 0 // seconds of all sequences spoken per second
         this.problem = "" // why it ended early, such as a full disk
         this.waited = 0 // seconds of each sequence spoken since the last delivery
         /** @type {string[]} reasons why its beginning was spoken again */
@@ -66,6 +67,7 @@ export class Sound extends EventTarget {
         this.done = told.done
         this.left = told.left
         this.pace = told.pace
+        this.speed = told.speed
         this.waited = told.waited
         this.restarts = told.restarts
         this.version = told.version

@@ -16,10 +16,10 @@ export function minutes(seconds) {
 }
 
 /**
- * Formats seconds, from 90 on as minutes and seconds.
+ * Formats seconds, from 60 on as minutes and seconds.
  * @param {number} seconds
- * @param {number} [digits] of a second, below 90
+ * @param {number} [digits] of a second, below 60
  */
 export function inWords(seconds, digits = 0) {
-    return seconds < 90 ? say("{seconds} s", { seconds: seconds.toFixed(digits) }) : minutes(Math.round(seconds))
+    return seconds < 60 ? say("{seconds} s", { seconds: seconds.toFixed(digits) }) : minutes(Math.round(seconds))
 }

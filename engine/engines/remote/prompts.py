@@ -47,7 +47,7 @@ class RemotePrompts:
     chunk_seconds = math.inf  # of the servers' model: unknown
 
     def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
-        self._guard, self._knows_tag = TextGuard(TAGS, False, "the server's model"), knows_tag
+        self._guard, self.follows = TextGuard(TAGS, False, "the server's model"), knows_tag
         self._without_scene = without_scene
 
     def build(
@@ -98,7 +98,7 @@ class RemotePrompts:
 
     def _content(self, text: str, warn: Callable[[str], None]) -> str:
         content = self._guard.clean(text, warn)
-        for warning in stage_directions(content, self._knows_tag):
+        for warning in stage_directions(content, self.follows):
             warn(warning)
         for *_, warning in itertools.islice(find_markup(content), 1):
             warn(warning)

@@ -102,8 +102,9 @@ def test_input_files_are_read_and_others_refused(run, load_module):
     options = next(one for one in run.node.define_schema().inputs if one.args[0] == "book").options
     assert options == [load_module("book").OWN_TEXT, "novels/a.txt"]
     assert run(book="novels/a.txt", voices={"voice_1": VOICE}) == ["Chapter 1 [pause 1.5]", "From a file."]
-    assert run.node.validate_inputs("novels/a.txt") is True and run.node.validate_inputs(None) is True
-    assert "there is no book 'b.txt'" in run.node.validate_inputs("b.txt")
+    assert run.node.validate_inputs("novels/a.txt", "", None) is run.node.validate_inputs(None, None) is True
+    with pytest.raises(HiggsError, match=r"^Higgs Book: there is no book 'b\.txt'"):
+        run.node.validate_inputs("b.txt")
     with pytest.raises(HiggsError, match=r"Higgs Book: there is no book '\.\./a\.txt'"):
         run(book="../a.txt")
 
@@ -189,9 +190,13 @@ def test_pronunciations_are_applied(run):
 
 def test_bad_input_is_refused_with_the_node_s_name(run):
     for given, told in (
-        ({"text": " \n"}, "has nothing to read aloud"),
+        ({"text": " \n"}, "the text is empty"),
         ({"text": "A.", "folder": "../elsewhere"}, "not inside ComfyUI's output"),
+        ({"text": "A.", "folder": " "}, "folder is empty"),
+        ({"text": "A.", "folder": "con"}, "not a valid name on every system"),
     ):
+        with pytest.raises(HiggsError, match=rf"^Higgs Book: .*{told}"):
+            run.node.validate_inputs(**{"book": "the text below", **given})
         with pytest.raises(HiggsError, match=rf"^Higgs Book: .*{told}"):
             run(**given)
 

@@ -291,12 +291,35 @@ def test_an_interrupted_run_leaves_no_wrong_file(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "folder", ["", " ", "..", "a/../..", "/etc", "\\\\host\\share", "C:\\x", "C:x", "a//b", "nul", "a\0"]
+    ("folder", "why"),
+    [
+        *((folder, "empty") for folder in ("", " ", "/")),
+        *(
+            (folder, "not inside ComfyUI's output")
+            for folder in ("..", "a/../..", "/etc", "\\\\host\\share", "C:\\x", "C:x")
+        ),
+        *((folder, "not a valid name") for folder in ("a//b", "nul", "con.txt/a", "a\0", "what?")),
+    ],
 )
-def test_folders_outside_output_are_refused(run, folder):
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: folder is .* not inside ComfyUI's output"):
+def test_folders_that_cannot_be_used_are_refused_before_the_run(run, folder, why):
+    with pytest.raises(HiggsError, match=rf"^Higgs Lines: folder is .*{why}"):
+        run.node.validate_inputs([SHEET], [folder])
+    with pytest.raises(HiggsError, match=rf"^Higgs Lines: folder is .*{why}"):
         run(SHEET, folder=folder)
     assert run.engine.calls == []
+
+
+def test_what_is_wrong_with_a_voice_is_in_the_report(run):
+    run(SHEET, voices=VOICES | {"voice_2": replace(OTHER, name="Tom", transcript=None)})
+    assert "Warning: Voice Tom: Cloning works less well without a transcript." in run.report.splitlines()
+
+
+def test_a_sheet_is_checked_before_the_run(run):
+    check = run.node.validate_inputs
+    assert check([SHEET]) is check([None], [None]) is check(["One.", "Two."], ["lines"]) is True
+    for sheet, told in ((" ", "there are no lines"), ("id,text\na,One, two.", "row 1 has 3 cells")):
+        with pytest.raises(HiggsError, match=f"^Higgs Lines: {told}"):
+            check([sheet])
 
 
 def test_nested_folders_are_created(run, tmp_path):

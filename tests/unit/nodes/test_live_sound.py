@@ -167,8 +167,18 @@ def test_the_pace_follows_the_steps(sound, live, monkeypatch):
     for done in range(4):
         sound.step(done, 100)
     told = sound.told(0, 0)
-    assert told["pace"] == pytest.approx(2.0) and told["expected"] == 4.0
+    assert told["pace"] == told["speed"] == pytest.approx(2.0) and told["expected"] == 4.0
     assert told["done"] == 3 / 25 and told["left"] == pytest.approx(0.06 * 97 / 3, abs=0.05)
+
+
+def test_speech_in_batches_is_faster_than_each_chunk(sound, live, monkeypatch):
+    """Four chunks at a time, each at half of real time."""
+    clock = iter([10.0, 10.08, 10.16])
+    monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
+    for done in (0, 4, 8):
+        sound.step(done, 100)
+    told = sound.told(0, 0)
+    assert told["pace"] == pytest.approx(0.5) and told["speed"] == pytest.approx(2.0)
 
 
 def test_the_status_says_how_long_nothing_new_was_heard(sound):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine import HiggsError, SamplingParams
+from higgs_tts.engine import EMBEDDED_NAME, HiggsError, SamplingParams
 from higgs_tts.engine.tools.tiny import write_tiny
 from higgs_tts.tests.peft_files import merged_folder, write_adapter
 
@@ -69,6 +69,13 @@ def test_an_empty_list_says_where_to_put_loras(load_module, comfy):
     (options,) = [socket.options for socket in node.define_schema().inputs if hasattr(socket, "options")]
     assert options == ["(put one into models/loras)"]
     assert "Put its .safetensors file or PEFT folder" in node.validate_inputs(options[0])
+
+
+def test_a_format_that_is_slow_on_a_cpu_is_told(load):
+    warnings = {dtype: load(EMBEDDED_NAME, dtype=dtype).model.warnings for dtype in ("auto", "fp32", "int8", "int4")}
+    assert [dtype for dtype, told in warnings.items() if any("on a CPU it is slower" in one for one in told)] == [
+        "int4"
+    ]
 
 
 def test_strength_1_merges_and_0_leaves_the_model(load, add):

@@ -138,11 +138,42 @@ def test_linked_names_are_not_validated_before_the_run(comfy):
 
 
 def test_an_input_error_is_reported_once(comfy):
-    """ComfyUI repeats an error of `validate_inputs` for each input that it names, except for growing sockets."""
+    """ComfyUI repeats a sentence of `validate_inputs` for each input that it names, but for growing sockets.
+
+    Lines and Book name several, and raise their errors.
+    """
     for node in node_list():
         if check := vars(node).get("validate_inputs"):
             names = inspect.getfullargspec(check.__func__).args
-            assert len({*names} - {"cls", "voices"}) == 1, node
+            is_raised = node.__name__ in ("HiggsTTSLines", "HiggsTTSBook")
+            assert (len({*names} - {"cls", "voices"}) == 1) != is_raised, node
+
+
+@pytest.mark.parametrize(
+    ("module", "node", "good", "bad", "told"),
+    [
+        ("speak", "HiggsTTSSpeak", "Hello.", " \n", "Higgs Speak: the text is empty."),
+        ("dialogue", "HiggsTTSDialogue", "Anna: Hello.", "# a comment", "Higgs Dialogue: the script is empty."),
+        ("dialogue", "HiggsTTSDialogue", "Hello.", "", "Higgs Dialogue: the script is empty."),
+        (
+            "subtitles",
+            "HiggsTTSSubtitles",
+            "00:00:01,000 --> 00:00:02,000\nHi.",
+            "Hi.",
+            "Higgs Subtitles: there are no cues",
+        ),
+        (
+            "subtitles",
+            "HiggsTTSSubtitles",
+            "00:00:01,000 --> 00:00:02,000\nHi.",
+            "no.srt",
+            "Higgs Subtitles: there is no file",
+        ),
+    ],
+)
+def test_what_cannot_be_spoken_is_refused_before_the_run(load_module, module, node, good, bad, told):
+    check = getattr(load_module(module), node).validate_inputs
+    assert check(good) is check(None) is True and check(bad).startswith(told)
 
 
 class TestSpeak:
@@ -178,6 +209,24 @@ class TestSpeak:
         assert "1 frames" in info[-1] and "3 chunks" in info[-1] and "Memory" not in info[-1]
         peak = load_module("speak").describe(replace(speech, peak_bytes=9_960_000_000), "higgs").splitlines()[-1]
         assert "Peak memory: 10.0 GB." in peak
+
+    @pytest.mark.parametrize(
+        ("voice", "warning"),
+        [
+            (VOICE, ""),
+            (replace(VOICE, transcript=None), "Voice (no name): Cloning works less well without a transcript."),
+            (replace(VOICE, transcript=None, name="bob"), "Voice bob: Cloning works less well without a transcript."),
+            (
+                replace(VOICE, transcript="One. " * 40),
+                "Voice (no name): The transcript is too long for 2.0 s of speech",
+            ),
+            (Voice(torch.zeros(700, 8).long(), "One."), "Voice (no name): The transcript is too short for 28.0 s"),
+        ],
+    )
+    def test_what_is_wrong_with_a_voice_is_told_where_it_speaks(self, load_module, comfy, patcher, voice, warning):
+        _, info, *_ = load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice=voice).args
+        told = [line for line in info.splitlines() if "ranscript" in line]
+        assert [line.startswith(f"Warning: {warning}") for line in told] == [True] * bool(warning)
 
     def test_speech_uses_given_settings_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info, srt, words, said = (
@@ -401,6 +450,11 @@ class TestDialogue:
 
         run.engine, run.node = patcher.engine, node
         return run
+
+    def test_what_is_wrong_with_a_voice_is_told_once(self, run):
+        voice = replace(VOICE, transcript=None, name="bob")
+        *_, info = run("Anna: One.\nTom: Two.", voices={"voice_1": voice, "voice_2": voice})
+        assert info.count("Warning: Voice bob: Cloning works less well without a transcript.") == 1
 
     def test_sentences_are_taken_again_by_their_numbers(self, run):
         run("Anna: One.\nTom: Two.", retakes="2:1")

@@ -57,6 +57,12 @@ def run(load_module, make_engine):
     return run
 
 
+def test_what_is_wrong_with_a_connected_voice_is_in_info(run):
+    run(voices={"voice_1": replace(VOICE, name="Anna", transcript=None), "voice_2": replace(OTHER, name="Tom")})
+    assert run.info.count("Warning: Voice ") == 1
+    assert "Warning: Voice Anna: Cloning works less well without a transcript." in run.info.splitlines()
+
+
 def test_each_cue_is_spoken_at_its_time(run):
     assert run(seed=3, scene=" hall ", even_loudness=False) == [
         ("Anna", "Hello to all of you who are here."),

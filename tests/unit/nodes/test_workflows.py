@@ -158,6 +158,25 @@ def test_nodes_do_not_overlap_and_the_note_links_existing_help(name):
     assert "`" not in note, "code has its theme's own colour on the note's"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_wires_lead_to_the_right(name):
+    saved = graph(name)
+    nodes = {node["id"]: node for node in saved["nodes"]}
+    for _, source, _, target, *_ in saved["links"]:
+        assert nodes[source]["pos"][0] + nodes[source]["size"][0] < nodes[target]["pos"][0], nodes[target]["type"]
+
+
+@pytest.mark.parametrize("path", BLUEPRINTS, ids=[path.stem for path in BLUEPRINTS])
+def test_wires_of_a_blueprint_lead_to_the_right(path):
+    (inner,) = json.loads(path.read_text(encoding="utf-8"))["definitions"]["subgraphs"]
+    nodes = {node["id"]: node for node in inner["nodes"]}
+    for link in inner["links"]:
+        if source := nodes.get(link["origin_id"]):
+            target = nodes.get(link["target_id"])
+            left = target["pos"][0] if target else inner["outputNode"]["bounding"][0]
+            assert source["pos"][0] + source["size"][0] < left
+
+
 def test_templates_accept_a_user_s_own_clip_by_upload():
     """Load Audio comes first, and Higgs Transcribe is one link from the transcript."""
     prompt = api("clone_voice")
