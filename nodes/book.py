@@ -231,7 +231,7 @@ def _check_book(book: str | None, text: str | None) -> None:
         if text is not None and not text.strip():
             raise HiggsError("the text is empty. Enter the book's text, or choose a file in book.")
     elif book is not None and str(book) not in folders.files_in_input(BOOK_SUFFIXES):
-        raise HiggsError(f"there is no book {book[:80]!r} in ComfyUI's input folder. Put it there and press R.")
+        raise HiggsError(f"there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R.")
 
 
 def _read(

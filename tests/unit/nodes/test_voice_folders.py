@@ -133,5 +133,8 @@ def test_a_name_that_is_no_string_is_refused_in_a_sentence(load_module, finder, 
 )
 def test_a_literal_that_is_no_choice_is_refused_in_a_sentence(load_module, node, field, value):
     module, _, kind = node.partition(".")
-    told = getattr(load_module(module), kind).validate_inputs(**{field: value})
+    try:
+        told = getattr(load_module(module), kind).validate_inputs(**{field: value})
+    except HiggsError as error:  # told once, where ComfyUI would repeat a returned sentence for each input
+        told = str(error)
     assert isinstance(told, str) and len(told) < 1000 and "\n" not in told
