@@ -1,8 +1,12 @@
 """LoRAs on the GPU: merging during upload equals merging before, and leaves nothing behind."""
 
+import queue
+
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Adapter, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.serve import speaker
+from higgs_tts.tests.device_memory import free_bytes
 from higgs_tts.tests.peft_files import merged_folder, write_adapter
 
 PARAMS = SamplingParams(seed=1, max_frames=60, retries=0)
@@ -60,3 +64,36 @@ def test_fifty_adapter_swaps_leak_nothing_and_change_no_sound(folders):
         expected = heard[swap % len(choices)]
         assert torch.equal(speech.codes, expected.codes) and torch.equal(speech.wav, expected.wav)
         assert torch.cuda.mem_get_info()[0] == free, f"after {swap + 1} swaps"
+
+
+def test_a_server_speaks_with_each_adapter_as_if_it_were_alone(folders, monkeypatch):
+    """60 jobs over two adapters and none, in turns; then the memory is as it was."""
+    one, two, _ = folders
+    monkeypatch.setattr(speaker, "TURN", 0.2)
+    engines = {"": engine_of(), "one": engine_of(Adapter(str(one))), "two": engine_of(Adapter(str(two)))}
+
+    def heard(thread, *asked):
+        """Return the codes of jobs (adapter, seed) that were added at once."""
+        ends = {what: queue.Queue() for what in asked}
+        for (adapter, seed), end in ends.items():
+            params = SamplingParams(seed=seed, max_frames=60, retries=0)
+            thread.speak(speaker.SpeechJob("Good morning.", end.put, params=params, adapter=adapter))
+        return {what: end.get(timeout=120)().codes for what, end in ends.items()}
+
+    alone = {}
+    for name, engine in engines.items():
+        with engine:
+            thread = speaker.SpeakerThread(engine)
+            for seed in range(3):
+                alone[name, seed] = heard(thread, ("", seed))["", seed]
+            thread.close()
+    free = free_bytes()
+    with engines[""]:
+        thread = speaker.SpeakerThread(engines[""], adapted={name: engines[name] for name in ("one", "two")})
+        for _ in range(20):
+            for what, codes in heard(thread, *alone).items():
+                assert torch.equal(codes, alone[what]), what
+            assert sum(engine.opened for engine in engines.values()) == 1
+        thread.close()
+        assert thread.changes >= 40
+    assert free_bytes() == free
