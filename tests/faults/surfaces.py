@@ -53,6 +53,7 @@ from ...engine.voice.clip import decode_clip, reference_of
 from ..epub_files import epub
 from ..gguf_files import Q8_0, write_gguf
 from ..peft_files import write_adapter
+from ..port_files import write_port
 from . import mutations
 from .asked import Asked, requests
 from .asked import spoil as spoil_request
@@ -192,15 +193,15 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
     write_adapter(v3, samples / "lora", "patterns", by_hand=True)
     card = json.dumps({"languages": ["en", "de"], "tags": ["<|prosody:pause|>"], "one_voice": True}).encode()
 
-    def opened(base: pathlib.Path, name: str) -> dict:
-        """Open a copy of a checkpoint, with the input in place of one of its files."""
+    def opened(base: pathlib.Path, name: str, folder: str = "") -> dict:
+        """Open a copy of a checkpoint, `folder` in `base`, with the input in place of one of the files in `base`."""
 
         def warm(place: pathlib.Path):
             shutil.copytree(base, place / base.name, dirs_exist_ok=True)
 
         def run(data: bytes, place: pathlib.Path):
             (place / base.name / name).write_bytes(data)
-            with Engine(EngineConfig(str(place / base.name), device="cpu", context=512)) as engine:
+            with Engine(EngineConfig(str(place / base.name / folder), device="cpu", context=512)) as engine:
                 return engine.speak(SAID, params=PARAMS)
 
         return {"samples": [(base / name).read_bytes()], "run": run, "warm": warm}
@@ -230,12 +231,16 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
     def in_header(rng: random.Random, data: bytes) -> bytes:
         return mutations.bytes_of(rng, data, rng.choice((400, 4000, 24_000, None)), in_place=rng.random() < 0.7)
 
+    ported = samples / "ported"  # a fine-tune without a codec, beside its base, which has one
+    shutil.copytree(v3, ported / "base")
+    write_port(v3, ported / "tuned", head=torch.randn(8208, 64, generator=torch.Generator().manual_seed(1)))
     codec = next(path for path in (old / "audio_tokenizer").iterdir() if path.suffix == ".pth")
     audio, weight = io.BytesIO(), torch.zeros(8208, 64)
     torch.save({"audio_embedding": {"weight": weight}, "audio_head": {"weight": weight}}, audio)
     lora = [(samples / "lora" / name).read_bytes() for name in ("adapter_config.json", "adapter_model.safetensors")]
     return {
         "safetensors": Surface(spoil=mutations.safetensors_of, **opened(v3, "model.safetensors")),
+        "port": Surface(spoil=mutations.safetensors_of, **opened(ported, "tuned/model.safetensors", "tuned")),
         "gguf": Surface(spoil=mutations.gguf_of, **opened(samples / "gguf", "higgs.gguf")),
         "pickle": Surface(spoil=in_header, **opened(old, f"audio_tokenizer/{codec.name}")),
         "config": Surface(spoil=mutations.json_of, **opened(v3, "config.json")),
