@@ -86,9 +86,12 @@ class HiggsTTSVoice(io.ComfyNode):
         start: float = 0.0,
         length: float = 0.0,
         more_clips: Mapping[str, dict | None] | None = None,
+        **unknown: object,  # ComfyUI passes on everything that is linked
     ) -> io.NodeOutput:
         remedy = "Enter the words of the clip into transcript."
         with node_errors(NAME):
+            if unknown:
+                raise HiggsError(f"there is no input {min(unknown)[:80]!r}. Remove it. Clips end at {SOCKETS[-1]}.")
             check_linked(model=model)
             wav, rate = clips.to_clip(audio)
             more = {name: clips.to_clip(clip, name) for name, clip in (more_clips or {}).items() if clip is not None}
