@@ -121,14 +121,15 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
             plain = prepare_clip(piece, clip.rate)
             if float(plain.abs().max()) < SILENCE_PEAK:
                 continue
-            sound, warnings = reference_of(piece, clip.rate)
-            sound = sound * 10 ** (gain_of(sound) / 20)
+            _, faults = reference_of(piece, clip.rate)
+            gain = gain_of(plain)
+            sound = plain * 10 ** (gain / 20)
             wrong = misfit(words, len(sound) / SAMPLE_RATE) if words else ""
             first, last = spoken_part(sound) or (0, len(sound))
             span = f" ({start / clip.rate:.1f} to {stop / clip.rate:.1f} s)" if len(cuts) > 2 else ""
-            faults = [*warnings, *filter(None, [wrong])]
+            faults = [*faults, *filter(None, [wrong])]
             found = True
-            yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain_of(plain), faults)
+            yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain, faults)
         if not found:
             raise HiggsError("no part of it can be cut out, because it has no pauses. Cut it to 5 to 30 seconds.")
     except HiggsError as error:
