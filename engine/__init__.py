@@ -30,6 +30,7 @@ from .core.config import (
     MAX_PAGE_BODY,
     MAX_SHEET,
     MAX_WRITTEN,
+    MOST_CLIPS,
     QUANTIZED,
     SAMPLE_RATE,
     VERSION,
@@ -57,6 +58,7 @@ from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
 from .files.portable_names import portable_parts
 from .files.whole_file import file_stamp, read_whole
+from .preview.join_clips import JoinedClips, NamedClip, join_clips
 from .preview.text_check import text_check, text_check_before
 from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
 from .preview.transcribe import size_of as whisper_size
@@ -186,6 +188,10 @@ __all__ = [  # noqa: RUF022 - by subject
     "MAX_CLIP_SECONDS",
     "codec_of",
     "voice_sound",
+    "join_clips",
+    "JoinedClips",
+    "NamedClip",
+    "MOST_CLIPS",
     "transcribe",
     "WHISPERS",
     "find_whispers",

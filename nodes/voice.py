@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from comfy_api.latest import io
 
-from ..engine import MAX_CLIP_SECONDS, ClipParams, HiggsError, Voice, Wave, cut_clip, misfit
+from ..engine import (
+    MAX_CLIP_SECONDS,
+    MOST_CLIPS,
+    SAMPLE_RATE,
+    ClipParams,
+    HiggsError,
+    NamedClip,
+    Voice,
+    Wave,
+    cut_clip,
+    join_clips,
+    misfit,
+)
 from .comfy import audio as clips
 from .comfy import types, widgets
 from .comfy.linked import check_linked
@@ -18,6 +30,7 @@ from .comfy.remote_model import AnyModel
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "The exact words spoken in the clip. Cloning works less well without them."
 INFO_TIP = "The voice's length and transcript."
+SOCKETS = [f"audio_{number}" for number in range(2, MOST_CLIPS + 1)]
 
 
 class HiggsTTSVoice(io.ComfyNode):
@@ -49,6 +62,14 @@ class HiggsTTSVoice(io.ComfyNode):
                     tooltip=TRANSCRIPT_TIP,
                 ),
                 *part_inputs(),
+                io.Autogrow.Input(
+                    "more_clips",
+                    template=io.Autogrow.TemplateNames(io.Audio.Input("audio", optional=True), names=SOCKETS, min=1),
+                    optional=True,
+                    tooltip="More clips of the same speaker. The cleanest parts of all clips are joined to at most 30 "
+                    "seconds. Write one line per clip into transcript, or none; then long clips are cut at pauses. "
+                    "start and length apply to audio only.",
+                ),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice."),
@@ -58,13 +79,42 @@ class HiggsTTSVoice(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: AnyModel, audio: dict | None, transcript: str = "", start: float = 0.0, length: float = 0.0
+        cls,
+        model: AnyModel,
+        audio: dict | None,
+        transcript: str = "",
+        start: float = 0.0,
+        length: float = 0.0,
+        more_clips: Mapping[str, dict | None] | None = None,
+        **unknown: object,  # ComfyUI passes on everything that is linked
     ) -> io.NodeOutput:
+        remedy = "Enter the words of the clip into transcript."
         with node_errors(NAME):
+            if unknown:
+                raise HiggsError(f"there is no input {min(unknown)[:80]!r}. Remove it. Clips end at {SOCKETS[-1]}.")
             check_linked(model=model)
             wav, rate = clips.to_clip(audio)
-            made = encode(model, part_of(wav, rate, start, length), rate, transcript)
-        return io.NodeOutput(made, describe(made, "Enter the words of the clip into transcript."))
+            more = {name: clips.to_clip(clip, name) for name, clip in (more_clips or {}).items() if clip is not None}
+            if not more:
+                made = encode(model, part_of(wav, rate, start, length), rate, transcript)
+                return io.NodeOutput(made, describe(made, remedy))
+            sounds = {"audio": (cut_clip(wav, rate, ClipParams(start, length)), rate), **more}
+            lines = lines_for(transcript, len(sounds))
+            named = zip(sounds.items(), lines, strict=True)
+            joined = join_clips(NamedClip(wav, rate, line, name) for (name, (wav, rate)), line in named)
+            made = encode(model, joined.wav[None], SAMPLE_RATE, joined.transcript)
+        return io.NodeOutput(made, "\n".join([describe(made, remedy), f"Made of: {joined.taken}.", *joined.doubts]))
+
+
+def lines_for(transcript: str, clips: int) -> list[str]:
+    """Return the transcript of each clip. Raises HiggsError unless it has no line, or one for each."""
+    lines = [line.strip() for line in transcript.splitlines() if line.strip()]
+    if lines and len(lines) != clips:
+        raise HiggsError(
+            f"there are {clips} clips, but the transcript has {len(lines)} line{'s' * (len(lines) != 1)}. Write one "
+            "line per clip, in the order of the inputs, or leave it empty."
+        )
+    return lines or [""] * clips
 
 
 def part_inputs() -> list[io.Input]:

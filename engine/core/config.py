@@ -48,6 +48,7 @@ MOST_BOOK_BYTES = 24 << 20  # a text file, or all text files of an EPUB together
 MOST_BOOK_TAGS = 1_000_000  # in those files
 MOST_TEXT_BYTES = 8 << 20  # a script, a subtitle file or a list of pronunciations
 MOST_CHANNELS = 16  # in a sound file
+MOST_CLIPS = 8  # that make one voice
 MOST_SOUND_RATE = 384_000  # Hz
 MOST_FILM_SECONDS = 4 * 3600.0  # a film's sound, and the speech of its subtitles; both are held in memory
 MOST_VOICE_FRAMES = 1 << 15  # in a voice file; fills the largest context

@@ -115,7 +115,8 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
     A name alone on a line counts if the next line has other text, else at most in capitals as a loose one.
     """
     lines = list(lines)
-    starts, directions = [_start_of(line) for line in lines], direction_lines(lines)
+    start_of, neutral = functools.cache(_start_of), functools.cache(_is_neutral)  # lines recur
+    starts, directions = [start_of(line) for line in lines], direction_lines(lines)
     found, is_last = [], True  # no words of its own follow the line
     for at in reversed(range(len(lines))):
         line, start = lines[at], starts[at]
@@ -124,7 +125,7 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
             start = None
         elif start and is_loud(start) and (not after.strip() or (other and is_loud(other))):
             start = replace(start, form=Form.LOOSE)
-        is_neutral = is_last if directions[at] and start else directions[at] or (start is None and _is_neutral(line))
+        is_neutral = is_last if directions[at] and start else directions[at] or (start is None and neutral(line))
         found.append(ParsedLine(line, start, is_neutral, directions[at]))
         if line.strip():
             is_last = start is not None and start.form in (Form.COLON, Form.BRACKET) and not is_said(start.name)

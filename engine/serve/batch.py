@@ -61,6 +61,8 @@ def _item(item: Any, defaults: Mapping, shared: Call, read: _Read) -> Call | Bad
         if not voiced:
             return replace(read(fields), voice=shared.voice, clip=shared.clip)
         if voiced == {"ref_text"} and shared.clip:  # another transcript; the empty clip is only there to check it
+            if shared.clip.more:
+                raise BadCall("the batch has several references. Give the item its own, not only ref_text.", "ref_text")
             call = read(fields | {"ref_audio": "AA=="})
             return replace(call, clip=Clip(shared.clip.data, call.clip.transcript if call.clip else ""))
         if "ref_audio" in own and "ref_text" in defaults:

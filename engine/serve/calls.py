@@ -10,10 +10,10 @@ import binascii
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.config import SAMPLE_RATE, SamplingParams, range_of
+from ..core.config import MOST_CLIPS, SAMPLE_RATE, SamplingParams, range_of
 from ..core.errors import HiggsError, shown_name
 from ..prompt.chunking import LETTER_SECONDS
 from ..prompt.script import read_pauses
@@ -56,10 +56,15 @@ class BadCall(HiggsError):
 
 @dataclass(frozen=True)
 class Clip:
-    """A reference sent with the call: the sound file's bytes and its transcript."""
+    """A reference sent with the call: the sound file's bytes and its transcript. more: clips of the same speaker."""
 
     data: bytes
     transcript: str
+    more: tuple[Clip, ...] = ()
+
+    @property
+    def every(self) -> tuple[Clip, ...]:
+        return self, *self.more
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     index = int(_number("index", 0 if body.get("index") is None else body["index"], 0, _MOST_INDEX))
     scene = _string(body, "scene")
     bounded("scene", scene or "", most_characters)
-    bounded("ref_text", clip.transcript if clip else "", most_characters)
+    bounded("ref_text", " ".join(one.transcript for one in clip.every) if clip else "", most_characters)
     stream = "" if word_timestamps else stream
     model = _string(body, "model") or ""
     return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps, model)
@@ -167,13 +172,24 @@ def _is_on(body: Mapping, name: str) -> bool:
 
 def _clip(body: Mapping) -> Clip | None:
     references = body.get("references") or []
-    if not isinstance(references, list) or len(references) > 1 or not all(isinstance(r, Mapping) for r in references):
-        raise BadCall("references must be a list with one object that has audio_path and text.", "references")
+    if not isinstance(references, list) or not all(isinstance(given, Mapping) for given in references):
+        raise BadCall("references must be a list of objects that have audio_path and text.", "references")
+    if len(references) > MOST_CLIPS:
+        raise BadCall(
+            f"references has {len(references)} clips, but at most {MOST_CLIPS} can make a voice. Send the best ones.",
+            "references",
+        )
     if not references:
         return _decoded("ref_audio", body.get("ref_audio"), body.get("ref_text"))
-    (given,) = references
-    sound = next((given[name] for name in ("audio_path", "ref_audio", "audio", "data") if given.get(name)), None)
-    return _decoded("references", sound, given.get("text"))
+    clips = [_decoded("references", _sound_of(given), given.get("text")) for given in references]
+    if len(clips) > 1 and not all(clips):
+        raise BadCall("a reference has no clip. Send each with its audio.", "references")
+    first, *more = clips
+    return replace(first, more=tuple(more)) if first and more else first
+
+
+def _sound_of(reference: Mapping) -> object:
+    return next((reference[name] for name in ("audio_path", "ref_audio", "audio", "data") if reference.get(name)), None)
 
 
 def _decoded(param: str, sound: object, transcript: object) -> Clip | None:

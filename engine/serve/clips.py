@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,6 +14,7 @@ import torch
 from ..audio.resample import check_rate
 from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..core.errors import HiggsError
+from ..preview.join_clips import JoinedClips, NamedClip, join_clips
 from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice, voice_of_speech
@@ -59,10 +62,11 @@ class CallVoices:
 
     async def _cloned(self, clip: Clip) -> Voice:
         """Return the voice of a clip, encoding it once. A long text often comes as many calls with the same clip."""
-        digest = await beside(len(clip.data), _digest, clip)
+        digest = await beside(sum(len(one.data) for one in clip.every), _digest, clip)
         made = self._clips.pop(digest, None)
         if made is None:
-            made = asyncio.ensure_future(self.made(clip.data, clip.transcript, "ref_audio"))
+            made = self._joined(clip) if clip.more else self.made(clip.data, clip.transcript, "ref_audio")
+            made = asyncio.ensure_future(made)
         self._clips[digest] = made
         while len(self._clips) > _CLIPS_KEPT:
             self._clips.popitem(last=False)
@@ -78,12 +82,18 @@ class CallVoices:
         said = await asyncio.to_thread(_said, clip, tuple(self._spoken))
         return await self._encode(clip, transcript) if said is None else voice_of_speech(said, transcript, "")
 
+    async def _joined(self, clip: Clip) -> Voice:
+        """Return the voice of several clips of a speaker. Its warnings also say which were left out, and why."""
+        joined = await asyncio.to_thread(_join, clip)
+        voice = await self._encode((joined.wav[None], SAMPLE_RATE), joined.transcript)
+        return replace(voice, warnings=(*joined.doubts, *voice.warnings))
+
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
         return await asked(partial(self._speaker.encode, *clip, transcript))
 
 
 def _digest(clip: Clip) -> bytes:
-    return hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
+    return b"".join(hashlib.sha256(repr(one.transcript).encode() + one.data).digest() for one in clip.every)
 
 
 def _said(clip: tuple[torch.Tensor, int], spoken: tuple[tuple[torch.Tensor, torch.Tensor], ...]) -> torch.Tensor | None:
@@ -115,3 +125,18 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
     except RuntimeError as error:
         raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
     return clip
+
+
+def _join(clip: Clip) -> JoinedClips:
+    def decoded() -> Iterator[NamedClip]:  # one by one, so that only one is held whole
+        for number, one in enumerate(clip.every, 1):
+            name = f"Reference {number}"
+            try:
+                yield NamedClip(*_clip(one.data, "references"), one.transcript, name)
+            except BadCall as error:
+                raise BadCall(f"{name}: {error}", error.param) from error
+
+    try:
+        return join_clips(decoded())
+    except HiggsError as error:
+        raise BadCall(str(error), "references") from error

@@ -143,8 +143,8 @@ def clip_seconds(path: str | os.PathLike) -> float:
         return sound.frames / max(1, sound.samplerate)
 
 
-def check_clip(wav: Wave, sample_rate: int) -> None:
-    """Raise HiggsError if a clip cannot become a voice, with the reason and remedy. sample_rate: Hz."""
+def check_clip(wav: Wave, sample_rate: int, most: float = MAX_CLIP_SECONDS) -> None:
+    """Raise HiggsError if a clip cannot become a voice, with the reason and remedy. sample_rate: Hz. most: seconds."""
     if sample_rate <= 0:
         raise HiggsError(f"The reference clip has a sample rate of {sample_rate}. Load the audio file again.")
     mono = _mono(wav)
@@ -162,8 +162,8 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
             f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to clone a voice from. "
             "Use 5 to 30 seconds of clear speech."
         )
-    if seconds > MAX_CLIP_SECONDS:
-        raise _too_long("The reference clip", seconds)
+    if seconds > most:
+        raise _too_long("The reference clip", seconds, most)
     peak = float(mono.abs().max())
     if peak < SILENCE_PEAK:
         raise HiggsError("The reference clip is silent. Use a clip with audible speech.")
@@ -198,11 +198,16 @@ def reference_of(wav: Wave, sample_rate: int) -> tuple[torch.Tensor, tuple[str, 
             "The clip does not sound like speech, but like music, a tone or noise. Use 5 to 30 seconds of one person "
             "speaking."
         )
-    peak = float(clip.abs().max())
-    decibels = LOUDNESS - integrated_loudness(clip / peak) - 20 * math.log10(peak)  # very quiet clips would be gated
-    if abs(decibels) > _NORMAL or peak > 1.0:
+    decibels = gain_of(clip)
+    if abs(decibels) > _NORMAL or float(clip.abs().max()) > 1.0:
         clip = clip * 10 ** (decibels / 20)
     return clip, tuple(warnings)
+
+
+def gain_of(clip: torch.Tensor) -> float:
+    """Return the dB that bring a clip [S] at SAMPLE_RATE, which is not silent, to LOUDNESS."""
+    peak = float(clip.abs().max())
+    return LOUDNESS - integrated_loudness(clip / peak) - 20 * math.log10(peak)  # very quiet clips would be gated
 
 
 def _cut_peaks(wav: torch.Tensor) -> int:

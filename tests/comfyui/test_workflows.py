@@ -390,6 +390,22 @@ def test_changing_the_clip_runs_a_narration_again(comfy, workflow):
     assert saved == ["again", "again 2"]
 
 
+def test_several_clips_make_one_voice(comfy, workflow):
+    def told(*clips):
+        prompt = workflow("clone_voice", HiggsTTSVoice={"transcript": ""})
+        prompt["9"] = {"class_type": "PreviewAny", "inputs": {"source": ["3", 1]}}
+        for number, clip in enumerate(clips, 1):
+            name = f"{clip}.flac"
+            shutil.copy(ROOT / "engine" / "voice" / "built_in" / name, comfy.base / "input" / name)
+            prompt[f"{number}0"] = {"class_type": "LoadAudio", "inputs": {"audio": name}}
+            prompt["3"]["inputs"]["audio" if number == 1 else f"more_clips.audio_{number}"] = [f"{number}0", 0]
+        return comfy.run({node: prompt[node] for node in prompt if node in "139" or node.endswith("0")}).text_of("9")
+
+    one, two = told("oliver"), told("oliver", "amber", "clara")
+    assert one.startswith("6.7 s\n") and "Made of" not in one
+    assert two.startswith("17.") and two.endswith("\nMade of: audio, audio_2, audio_3.")
+
+
 @pytest.mark.parametrize("name", ["speak", "clone_voice", "long_narration", "dialogue"])
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
     """Unmodified, with the pack's own checkpoint. Voice Cloning needs an uploaded clip first."""

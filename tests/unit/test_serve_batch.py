@@ -132,6 +132,15 @@ def test_an_item_uses_its_own_voice_or_the_batch_s():
     assert call.clip.transcript == "Words."
 
 
+def test_items_have_several_references_or_the_batch_s():
+    several = [{"data": CLIP, "text": "One."}, {"data": OTHER}]
+    items = [{}, {"references": several[:1]}, {"ref_text": "Own words."}, {"voice": "anna"}]
+    first, second, third, fourth = read({"references": several, "items": [{"input": "Hi.", **item} for item in items]})
+    assert [one.data for one in first.clip.every] == [b"sound", b"other"]
+    assert [one.data for one in second.clip.every] == [b"sound"] and fourth.clip is None
+    assert isinstance(third, BadCall) and third.param == "ref_text" and "several references" in str(third)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [

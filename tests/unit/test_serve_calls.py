@@ -67,6 +67,16 @@ def test_a_reference_is_read_in_every_form(asked):
     assert (clip.data, clip.transcript) == (b"sound", "It says.")
 
 
+def test_several_references_are_read_in_their_order():
+    other = base64.b64encode(b"other").decode()
+    clip = read(references=[{"audio_path": CLIP, "text": "It says."}, {"data": other}, {"ref_audio": CLIP}]).clip
+    assert [(one.data, one.transcript) for one in clip.every] == [
+        (b"sound", "It says."),
+        (b"other", ""),
+        (b"sound", ""),
+    ]
+
+
 def test_pauses_count_as_characters():
     text = "One [pause 4] apple."
     assert read(input=text).text == text
@@ -133,8 +143,14 @@ def test_unknown_fields_are_reported():
         ({"ref_audio": "data:audio/wav,abc"}, "ref_audio", "base64"),
         ({"ref_audio": "A" * (16 << 20)}, "ref_audio", "larger than 10 MB"),
         ({"ref_text": "It says."}, "ref_audio", "no clip"),
-        ({"references": [1]}, "references", "list with one"),
-        ({"references": [{}, {}]}, "references", "list with one"),
+        ({"references": [1]}, "references", "list of objects"),
+        ({"references": [{}, {}]}, "references", "has no clip"),
+        ({"references": [{"data": CLIP}, {}]}, "references", "has no clip"),
+        ({"references": [{"data": CLIP}, 1]}, "references", "list of objects"),
+        ({"references": [{"data": CLIP}, {"text": "It says."}]}, "references", "no clip"),
+        ({"references": [{"data": CLIP}, {"data": "/etc/passwd"}]}, "references", "does not open paths or URLs"),
+        ({"references": [{"data": CLIP}] * 9}, "references", "has 9 clips, but at most 8"),
+        ({"references": [{"data": CLIP, "text": "x" * 51}] * 2}, "ref_text", "has 103 characters"),
         ({"references": [{"text": "It says."}]}, "references", "no clip"),
     ],
 )

@@ -137,6 +137,38 @@ def test_a_clip_that_is_no_sound_is_refused_without_an_address(port, name):
     assert "object" not in told["message"]
 
 
+def reference(name, gain=1.0):
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed")
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / f"{name}.flac", dtype="float32")
+    made = io.BytesIO()
+    soundfile.write(made, wav * gain, rate, format="FLAC")
+    text = (BUILT_IN_CLIPS / f"{name}.txt").read_text(encoding="utf-8").strip()
+    return {"data": base64.b64encode(made.getvalue()).decode(), "text": text}
+
+
+def test_several_references_make_one_voice(port):
+    one, other, loud = reference("amber"), reference("clara"), reference("oliver", 9)
+
+    def spoken(*references):
+        status, headers, sound = ask(port, body={**SHORT, "response_format": "wav", "references": references})
+        assert status == 200
+        return sound, headers.get("x-voice-warnings", "")
+
+    alone, both = spoken(one), spoken(one, other)
+    assert alone[0] != both[0] == spoken(one, other)[0] != spoken(other, one)[0]
+    assert not both[1] and spoken(one, loud, other)[1].startswith("Reference 2 was left out. The clip is overdriven")
+    assert spoken(one, loud, other)[0] == both[0]
+    ref_audio = {**SHORT, "response_format": "wav", "ref_audio": one["data"], "ref_text": one["text"]}
+    assert ask(port, body=ref_audio)[2] == alone[0]
+
+
+@pytest.mark.parametrize("name", ["nothing", "half a WAV", "short"])
+def test_a_reference_that_is_no_voice_is_named(port, name):
+    data = base64.b64encode(CLIPS[name]).decode() if name in CLIPS else reference("amber", 0.0)["data"]
+    told = error_of(ask(port, body={**SHORT, "references": [reference("amber"), {"data": data}]}))
+    assert told["param"] == "references" and told["message"].startswith("Reference 2: ")
+
+
 def test_a_call_with_a_loud_clip_is_warned(port):
     soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed")
     wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")

@@ -141,6 +141,17 @@ def test_an_unknown_input_is_refused(run, node, inputs):
         run(node, **inputs, **{"voices.voice_17": VOICE})
 
 
+def test_an_unknown_clip_is_refused(run):
+    with pytest.raises(HiggsError, match=r"^Higgs Voice: there is no input 'more_clips\.audio_9'.* end at audio_8"):
+        run("voice.HiggsTTSVoice", audio=AUDIO, **{"more_clips.audio_9": AUDIO})
+
+
+@pytest.mark.parametrize("literal", [*LITERALS, {"waveform": [0.0], "sample_rate": 24000}])
+def test_a_further_clip_that_is_no_sound_is_refused(run, literal):
+    with pytest.raises(HiggsError, match=r"^Higgs Voice: the audio_3 input is .*, not audio\. Connect Load Audio"):
+        run("voice.HiggsTTSVoice", audio=AUDIO, more_clips={"audio_2": AUDIO, "audio_3": literal})
+
+
 @pytest.mark.parametrize("literal", [None, 5, "nothing of that name"])
 @pytest.mark.parametrize(
     "node, name",

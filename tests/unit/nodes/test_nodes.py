@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from higgs_tts.engine import (
+    BUILT_IN_CLIPS,
     CLIP_SUFFIXES,
     DOWNLOADS,
     VERSION,
@@ -25,6 +26,7 @@ from higgs_tts.engine import (
     SpeechResult,
     Voice,
     range_of,
+    read_clip,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -283,6 +285,15 @@ class TestSpeak:
         assert comfy["comfy.utils"].bars == [] and patcher.engine.opened
 
 
+def built_in(name):
+    wav, rate = read_clip(BUILT_IN_CLIPS / f"{name}.flac")
+    return {"waveform": torch.from_numpy(wav)[None], "sample_rate": rate}
+
+
+def built_in_words(name):
+    return (BUILT_IN_CLIPS / f"{name}.txt").read_text(encoding="utf-8").strip()
+
+
 class TestVoice:
     def test_a_clip_is_passed_unchanged_with_its_transcript(self, load_module, make_engine):
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
@@ -331,6 +342,51 @@ class TestVoice:
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         _, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
         assert info.startswith("0.2 s\nWarning: ") and "transcript" in info
+
+    def test_several_clips_make_one_voice(self, load_module, make_engine):
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
+        execute = load_module("voice").HiggsTTSVoice.execute
+        audio, *others = map(built_in, ("oliver", "amber", "henry"))
+        loud = {**others[0], "waveform": (9 * others[0]["waveform"]).clamp(-1, 1)}
+        more = {"audio_2": loud, "audio_3": None, "audio_4": others[1]}
+        words = [built_in_words(name) for name in ("oliver", "amber", "henry")]
+        voice, info = execute(patcher, audio, "\n\n".join(words), more_clips=more).args
+        ((_, size), rate, transcript, _) = patcher.engine.calls[-1]
+        assert (rate, transcript) == (24000, f"{words[0]} {words[2]}") and 11 < size / rate < 13
+        assert voice.transcript == transcript
+        *_, made, left = info.splitlines()
+        assert made == "Made of: audio, audio_4." and left.startswith("audio_2 was left out. The clip is overdriven: ")
+        execute(patcher, audio, length=3.0, more_clips=more)
+        assert 7 < patcher.engine.calls[-1][0][1] / rate < 9
+
+    @pytest.mark.parametrize("more", [None, {}, {"audio_2": None}])
+    def test_a_single_clip_is_left_as_it_is(self, load_module, make_engine, more):
+        patcher, seen = load_module("comfy.patcher").make_patcher(make_engine()), []
+        patcher.engine.encode_voice = lambda wav, rate, transcript=None, name="": (
+            seen.append((wav, rate, transcript)) or Voice(torch.zeros(5, 8, dtype=torch.int64), transcript)
+        )
+        audio = {**built_in("oliver"), "waveform": built_in("oliver")["waveform"] / 30}
+        load_module("voice").HiggsTTSVoice.execute(patcher, audio, "One.\nTwo.", more_clips=more)
+        ((wav, rate, transcript),) = seen
+        assert wav.equal(audio["waveform"][0]) and (rate, transcript) == (audio["sample_rate"], "One.\nTwo.")
+
+    @pytest.mark.parametrize(
+        "transcript, second, told",
+        [
+            ("One.", {}, r"there are 2 clips, but the transcript has 1 line\. Write one line per clip"),
+            ("One.\nTwo.\nThree.", {}, r"there are 2 clips, but the transcript has 3 lines\."),
+            ("", {"waveform": torch.zeros(2, 1, 8)}, "the audio_2 input has the shape"),
+            ("", {"waveform": torch.zeros(1, 1, 48000)}, "audio_2: The reference clip is silent"),
+            ("", {"waveform": torch.ones(1, 1, 4800)}, r"audio_2: The reference clip is 0\.\d+ s long, too short"),
+            ("", {"sample_rate": "24000"}, "the audio_2 input is .*, not audio"),
+        ],
+    )
+    def test_clips_that_do_not_fit_are_named(self, load_module, make_engine, transcript, second, told):
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
+        more = {"audio_2": {**built_in("amber"), **second}}
+        with pytest.raises(HiggsError, match=f"^Higgs Voice: {told}"):
+            load_module("voice").HiggsTTSVoice.execute(patcher, built_in("oliver"), transcript, more_clips=more)
+        assert patcher.engine.calls == []
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
     def test_a_missing_clip_or_several_are_refused(self, load_module, make_engine, audio):
