@@ -136,9 +136,9 @@ class DialogueReader:
         return self._without_actions(at, line, text)
 
     def _without_actions(self, at: int, line: str, text: str) -> str:
-        kept, end = [], 0
+        kept, end, place = [], 0, _place(text, line)
         for start, stop in actions_in(text, self._is_name) if self._is_script else ():
-            self._leave_out(at, _place(text, line) + start, text[start:stop])
+            self._leave_out(at, place + start, text[start:stop])
             kept.append(text[end:start])
             end = stop
         return "".join([*kept, text[end:]])
