@@ -33,7 +33,7 @@ SCRIPTS = {
     "dashes": "Anna -" * (MANY // 6),
     "stars": "**Anna" * (MANY // 6),
     "settings": "[Anna|seed:" * (MANY // 11),
-    "directions": "Anna: Hi.\nTom: Yes.\nAnna: No." + " (He goes.)" * (MANY // 11),
+    "directions": "[S1] Hi.\n[S2] Yes.\n[S1] No." + "[S1]" * (MANY // 4),
 }
 
 
