@@ -91,8 +91,11 @@ class HiggsTTSDialogue(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, script: str | None, voices: object = None) -> bool | str:
-        """Refuse a script without turns before the run. A linked one (None) is checked when the node runs."""
-        return refusal(NAME, lambda: script is None or _check_turns(read_dialogue(script)))
+        """Refuse a script without turns before the run. A linked one (None) is checked when the node runs.
+
+        So are the voices: any speaker may have a connected one.
+        """
+        return refusal(NAME, lambda: script is None or _check_turns(read_dialogue(script, script_names(script)[1])))
 
     @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:

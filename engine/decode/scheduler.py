@@ -159,12 +159,12 @@ class Scheduler:
 
     def _ready_beside(self, running: list[Sequence]) -> Collection[Sequence]:
         """Return the waiting sequences but those that wait for a leading one of their caller."""
-        first = {
-            sequence.caller: sequence.place
-            for sequence in sorted(running, key=lambda one: -one.place)
-            if self._in_order and sequence.leads
-        }
-        return [one for one in self.waiting if one.place <= first.get(one.caller, one.place)] if first else self.waiting
+        if not self._in_order:
+            return self.waiting
+        leading = [(one.caller, one.place) for one in running if one.leads]
+        return [
+            one for one in self.waiting if all(caller != one.caller or one.place <= place for caller, place in leading)
+        ]
 
     def _fill(self, admitted: list[tuple[int, Sequence]], fills: Iterator[None]) -> Iterator[Outputs]:
         """Prefill on to the runner's next yield. Prompts that run out of memory together are tried one by one."""

@@ -96,10 +96,8 @@ class DeviceSession:
             self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
-            device, nbytes = loaded.pool.device, sum(tensor.nbytes for tensor in loaded.talker.tensors())
-            in_order = device.type == "cpu" and not is_slow(device, nbytes)  # a batch would hold up what is heard
             first = self._waveform.first_frames
-            self._scheduler = Scheduler(runner, (), prefixes, first_frames=first, in_order=in_order)
+            self._scheduler = Scheduler(runner, (), prefixes, first_frames=first, in_order=_is_in_order(loaded))
 
     @property
     def report(self) -> SessionReport:
@@ -239,3 +237,9 @@ def run_into(future: Future, work: Callable[[], object]) -> None:
         future.set_result(work())
     except (HiggsError, torch.cuda.OutOfMemoryError) as error:
         future.set_exception(error)
+
+
+def _is_in_order(loaded: LoadedModel) -> bool:
+    """True if rows share a processor that speaks faster than it is heard, so that a batch only delays the first."""
+    device = loaded.pool.device
+    return device.type == "cpu" and not is_slow(device, sum(tensor.nbytes for tensor in loaded.talker.tensors()))

@@ -71,9 +71,8 @@ def wide(data: bytes) -> tuple[str, str]:
     nul, even = data.count(0), data[::2].count(0)
     if 10 * nul < len(data) or not nul:
         return "", ""
-    for codec in (
-        ("utf-32-le", "utf-32-be") if 2 * nul > len(data) else ("utf-16-le" if 2 * even < nul else "utf-16-be",)
-    ):
+    narrower = ["utf-16-le" if 2 * even < nul else "utf-16-be"]
+    for codec in ["utf-32-le", "utf-32-be"] if 2 * nul > len(data) else narrower:
         text = data.decode(codec, "replace")
         if not any(unicodedata.category(one)[0] == "C" and one not in "\t\n\r\f\x1a\ufeff" for one in text[:_LOOK]):
             return text, codec

@@ -20,9 +20,9 @@ from ..voice.clip import (
     SILENCE_PEAK,
     Wave,
     check_clip,
+    clip_faults,
     gain_of,
     prepare_clip,
-    reference_of,
 )
 
 _LONGEST = 600.0  # seconds of a recording without a transcript
@@ -121,13 +121,12 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
             plain = prepare_clip(piece, clip.rate)
             if float(plain.abs().max()) < SILENCE_PEAK:
                 continue
-            _, faults = reference_of(piece, clip.rate)
             gain = gain_of(plain)
             sound = plain * 10 ** (gain / 20)
             wrong = misfit(words, len(sound) / SAMPLE_RATE) if words else ""
+            faults = [*clip_faults(piece, plain), *filter(None, [wrong])]
             first, last = spoken_part(sound) or (0, len(sound))
             span = f" ({start / clip.rate:.1f} to {stop / clip.rate:.1f} s)" if len(cuts) > 2 else ""
-            faults = [*faults, *filter(None, [wrong])]
             found = True
             yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain, faults)
         if not found:

@@ -23,7 +23,7 @@ from .spell_out import TABLES
 from .tags import TAG_LIKE, TAGS, canonical_tag
 
 CARD = "higgs_tts.json"
-_SHORTEST = 2.0  # seconds of a chunk; less is no sentence
+_SHORTEST = 2.0  # seconds of a chunk; less is not a sentence
 _SHOWN = 6  # maximum names in a warning
 
 

@@ -68,7 +68,7 @@ class SequenceBuilder:
         """Return the maximum seconds of chunks and of the first one.
 
         Chunks are as long as configured, or shorter if the model speaks only shorter ones well, or to fit the context
-        beside their voice; 0 is no wish of its own. Without a voice, the first chunk becomes the voice of the others,
+        beside their voice; 0 asks for no length. Without a voice, the first chunk becomes the voice of the others,
         which wait for it and must fit beside it. In a dialogue it is not shortened, so that a turn is split the same
         way at any place.
         """

@@ -29,7 +29,7 @@ from .hosts import HostNames, check_page
 from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
 from .speaker import SpeakerThread, SpeechJob
-from .streams import EventStream, RawStream, answer_headers, finish_reason, write_whole
+from .streams import EventStream, RawStream, answer_headers, finish_reason, send_whole
 from .text_session import read_session
 from .text_stream import TextStreams
 from .timestamps import word_headers, word_times
@@ -212,7 +212,7 @@ class SpeechServer:
                 headers |= word_headers(await self._word_times(call, said)) if call.word_timestamps else {}
                 connection.hold(len(body))
             del said
-            return await write_whole(request, body, headers)
+            return await send_whole(request, body, headers)
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
         with self._one_call():
@@ -232,7 +232,7 @@ class SpeechServer:
             results = await asyncio.gather(*(self._item(request, call) for call in calls))
             body = await asyncio.to_thread(batch_body, headers["X-Request-Id"], results)
             del results
-            return await write_whole(request, body, headers | {"Content-Type": "application/json; charset=utf-8"})
+            return await send_whole(request, body, headers | {"Content-Type": "application/json; charset=utf-8"})
 
     async def _item(self, request: web.Request, call: Call | BadCall) -> dict:
         connection = self.connections.of(request)

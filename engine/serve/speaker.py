@@ -68,7 +68,7 @@ class _Item(NamedTuple):
 
 
 class SpeakerThread:
-    """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open.
+    """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open unless a LoRA took turns.
 
     rows: maximum on each device; fewer if memory is short. adapted: engines of the same model with a LoRA each, by
     name. One engine is open at a time. Jobs of the others wait in the order in which the first of each came: the open

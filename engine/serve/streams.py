@@ -52,8 +52,8 @@ def check_of(speech: SpeechResult) -> dict:
     return {"outcome": speech.outcome, "doubts": doubts}
 
 
-async def write_whole(request: web.Request, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Write an answer in parts, so that what the caller has not read waits here, where it is counted."""
+async def send_whole(request: web.Request, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Send an answer in parts, so that what the caller has not read waits here, where it is counted."""
     answer = web.StreamResponse(headers=headers)
     answer.content_length = len(body)
     try:

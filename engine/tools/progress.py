@@ -27,7 +27,7 @@ class _Lines:
 
 
 def _bar(line: str, **settings: Any) -> tqdm:
-    """Return a bar on stderr. If that is no terminal, the bar writes `line` now and then, and at its end."""
+    """Return a bar on stderr. If that is not a terminal, the bar writes `line` now and then, and at its end."""
     if not sys.stderr.isatty():
         settings |= {"file": _Lines(), "mininterval": _EVERY, "bar_format": line}
     return tqdm(**settings)

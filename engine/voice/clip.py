@@ -187,7 +187,16 @@ def reference_of(wav: Wave, sample_rate: int) -> tuple[torch.Tensor, tuple[str, 
     Clips that are much louder or quieter than LOUDNESS are brought to it. Raises HiggsError like `check_clip`.
     """
     check_clip(wav, sample_rate)
-    clip, warnings = prepare_clip(wav, sample_rate), []
+    clip = prepare_clip(wav, sample_rate)
+    warnings, decibels = clip_faults(wav, clip), gain_of(clip)
+    if abs(decibels) > _NORMAL or float(clip.abs().max()) > 1.0:
+        clip = clip * 10 ** (decibels / 20)
+    return clip, tuple(warnings)
+
+
+def clip_faults(wav: Wave, clip: torch.Tensor) -> list[str]:
+    """Return why a clip [C, S] or [S], of which `prepare_clip` made `clip`, may make a bad voice."""
+    warnings = []
     if (count := _cut_peaks(torch.as_tensor(wav))) > _MOST_RUNS:
         warnings.append(
             f"The clip is overdriven: {count} of its peaks reach full scale, where they are cut off, which makes the "
@@ -198,10 +207,7 @@ def reference_of(wav: Wave, sample_rate: int) -> tuple[torch.Tensor, tuple[str, 
             "The clip does not sound like speech, but like music, a tone or noise. Use 5 to 30 seconds of one person "
             "speaking."
         )
-    decibels = gain_of(clip)
-    if abs(decibels) > _NORMAL or float(clip.abs().max()) > 1.0:
-        clip = clip * 10 ** (decibels / 20)
-    return clip, tuple(warnings)
+    return warnings
 
 
 def gain_of(clip: torch.Tensor) -> float:

@@ -81,7 +81,7 @@ def attention_to_words(
 
 
 class Reading:
-    """What heads attend to in the text while the talker reads a chunk's codes again, as far as they are there.
+    """Attention of heads to the text while the talker reads the codes of a chunk that may still be growing.
 
     shares: see `ReadWords`. heads: layer -> its heads of interest. Layers above them are not computed.
     """

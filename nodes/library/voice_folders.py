@@ -117,7 +117,7 @@ def _origin(name: str) -> str:
 
 
 def listed_pronunciations() -> str:
-    """Return the text of the first pronunciations.txt in the voice folders, or "". Raises HiggsError for no text."""
+    """Return the text of the first pronunciations.txt in the voice folders, or "". Raises HiggsError."""
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():

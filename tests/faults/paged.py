@@ -128,7 +128,7 @@ class Paged:
         body = bytes.fromhex(asked["raw"]) if "raw" in asked else asked.get("body")
         query = asked.get("query", {})
         if not isinstance(query, dict):
-            raise HiggsError("the query is no query.")
+            raise HiggsError("the query is not an object.")
         request = Asked(body, str(query.pop("run", self.shown)))
         request.query = {name: value if isinstance(value, str) else json.dumps(value) for name, value in query.items()}
         answer = asyncio.run(self._server.routes[f"/higgs_tts/{asked['path']}"](request))
@@ -141,7 +141,7 @@ class Paged:
         module, _, kind = name.partition(".")
         node = getattr(self._load(module), kind)
         if not isinstance(inputs, dict):
-            raise HiggsError("ComfyUI refuses inputs that are no object.")
+            raise HiggsError("ComfyUI refuses inputs that are not an object.")
         given = self._as_comfyui(node, inputs)
         checked = node.__dict__.get("validate_inputs")
         if checked:

@@ -110,7 +110,7 @@ def test_a_long_clip_is_refused_before_all_of_it_is_decoded(suffix, tmp_path):
 
 
 BAD = {  # name: bytes
-    "text.m4a": lambda: b"This is no sound. " * 100,
+    "text.m4a": lambda: b"This is not sound. " * 100,
     "empty.webm": lambda: b"",
     "cut.m4a": lambda: packed("m4a")[:3000],
     "page.3gp": lambda: b"<!DOCTYPE html><title>Not found</title>" * 50,

@@ -122,7 +122,7 @@ def test_without_pyav_aac_is_refused_in_a_sentence(port, monkeypatch):
 
 
 CLIPS = {
-    "nothing": b"\0" * 900, "text": b"This is no sound. " * 60, "empty": b"\0", "html": b"<html>" * 90,
+    "nothing": b"\0" * 900, "text": b"This is not sound. " * 60, "empty": b"\0", "html": b"<html>" * 90,
     "half a WAV": b"RIFF\xff\xff\xff\xffWAVEfmt ", "OGG": b"OggS" + bytes(200), "FLAC": b"fLaC" + bytes(200),
     "MP4": b"\0\0\0\x18ftypM4A " + bytes(400), "WebM": b"\x1aE\xdf\xa3" + bytes(200), "AIFF": b"FORM\0\0\1\0AIFF",
 }  # fmt: skip

@@ -157,6 +157,13 @@ def test_an_input_error_is_reported_once(comfy):
         ("speak", "HiggsTTSSpeak", "Hello.", " \n", "Higgs Speak: the text is empty."),
         ("dialogue", "HiggsTTSDialogue", "Anna: Hello.", "# a comment", "Higgs Dialogue: the script is empty."),
         ("dialogue", "HiggsTTSDialogue", "Hello.", "", "Higgs Dialogue: the script is empty."),
+        (  # Tom's voice may be connected
+            "dialogue",
+            "HiggsTTSDialogue",
+            "Anna = a.wav\n\nAnna: Hi.\nTom: Yes.\nAnna: Well.\nTom: No.",
+            "Anna = a.wav",
+            "Higgs Dialogue: the script is empty.",
+        ),
         (
             "subtitles",
             "HiggsTTSSubtitles",
