@@ -1,4 +1,4 @@
-"""Backend of a decode step: our CUDA kernels if they can run, else torch ops. Only this file chooses."""
+"""Backend of a decode step: our CUDA kernels if they can run, else torch ops."""
 
 from __future__ import annotations
 
