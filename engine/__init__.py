@@ -7,6 +7,8 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` i
 
     quit_at_once()
 
+from .audio.encoded import SOUND_FILES, encode_sound
+from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, master
 from .audio.pcm import pcm_bytes, wav_bytes
 from .audio.resample import check_rate, resample
 from .book.book import Book
@@ -136,6 +138,12 @@ __all__ = [  # noqa: RUF022 - by subject
     "FRAME_RATE",
     "duration",
     "resample",
+    "TARGETS",
+    "AS_IS",
+    "FRESH_TARGET",
+    "master",
+    "SOUND_FILES",
+    "encode_sound",
     "pcm_bytes",
     "wav_bytes",
     "check_rate",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from comfy_api.latest import io
 
@@ -14,6 +15,7 @@ from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors, refusal
 from .comfy.remote_model import AnyModel
+from .finish import Finish, finish_inputs
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .retakes import read_retakes, retakes_input
 from .speak import (
@@ -75,6 +77,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 srt_words_input(),
                 check_input(),
                 retakes_input(),
+                *finish_inputs(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The whole scene: 24 kHz, mono."),
@@ -119,10 +122,11 @@ class HiggsTTSDialogue(io.ComfyNode):
         even_loudness: bool = True,
         srt_words: int = 0,
         retakes: str = "",
-        **settings: float,
+        **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
+            finish = Finish.take(settings)
             params = sampling(settings)
             dialogue, sockets = _read(script, by_name(voices), model)
             _check_turns(dialogue)
@@ -132,12 +136,14 @@ class HiggsTTSDialogue(io.ComfyNode):
             engine = load_engine(model)
             speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness, retakes=again)
             doubts = [*voice_doubts(sockets, given), *transcript_warnings(given.values())]
-            speech, words = with_player(engine, speak, params.seed, script, retakes, doubts)
+            speech, words = with_player(engine, speak, params.seed, script, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
+            whole = audio.from_speech(speech)
+            finish.save(whole, cls.hidden)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings, *doubts)
-        info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
-        sounds = audio.from_speech(speech), audio.by_speaker(speech, speakers)
+        info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}", *finish.lines)
+        sounds = whole, audio.by_speaker(speech, speakers)
         return io.NodeOutput(*sounds, info, to_srt(speech, words, srt_words), words_json(words))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import (
+    SAMPLE_RATE,
     CueSpeech,
     HiggsError,
     Listener,
@@ -33,6 +34,7 @@ from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors, refusal
 from .comfy.remote_model import AnyModel
+from .finish import Finish, finish_inputs
 from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
 from .page import events
 from .retakes import read_retakes, retakes_input
@@ -55,7 +57,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             category=types.CATEGORY,
             description="Turns text into speech, in a cloned voice if you connect one. Long texts are split between "
             "sentences, and the parts are generated together as far as memory allows. Play the result on the node, and "
-            "connect Save Audio to keep it.",
+            "choose save_as to keep it.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
             is_output_node=True,
             inputs=[
@@ -79,6 +81,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 srt_words_input(),
                 check_input(),
                 retakes_input(),
+                *finish_inputs(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
@@ -115,21 +118,24 @@ class HiggsTTSSpeak(io.ComfyNode):
         pronunciations: str = "",
         srt_words: int = 0,
         retakes: str = "",
-        **settings: float,
+        **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model, **({} if voice is None else {"voice": voice}))
+            finish = Finish.take(settings)
             params = sampling(settings, SamplingParams())
             _check_text(text)
             said, again = said_as(pronunciations).apply(text), read_retakes(retakes)
             engine = load_engine(model)
             speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None, retakes=again)
             doubts = transcript_warnings([] if voice is None else [voice])
-            speech, words = with_player(engine, speak, params.seed, text, retakes, doubts)
+            speech, words = with_player(engine, speak, params.seed, text, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
-        told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)))
+            sound = audio.from_speech(speech)
+            finish.save(sound, cls.hidden)
+        told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
         texts = to_srt(speech, words, srt_words), words_json(words), engine.read_as(said)
-        return io.NodeOutput(audio.from_speech(speech), told, *texts)
+        return io.NodeOutput(sound, told, *texts)
 
 
 def _check_text(text: str) -> None:
@@ -169,18 +175,25 @@ def with_player(
     said: str = "",
     retakes: str = "",
     doubts: Sequence[str] = (),
+    finish: Finish | None = None,
 ) -> tuple[SpeechResult, tuple[Word, ...] | None]:
     """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
 
-    seed, said, retakes, doubts: see `events.heard`.
+    seed, said, retakes, doubts: see `events.heard`. finish: brings the whole to its loudness once all is spoken.
     """
+    finish = finish or Finish()
     with events.heard(seed, said, retakes, doubts) as sound:
         if sound is None:
-            return with_bar(speak), None
+            return _levelled(with_bar(speak), finish), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
         words = engine.words(speech)
+        speech = _levelled(speech, finish)
         sound.finish(speech.wav, words)
     return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
+
+
+def _levelled(speech: SpeechResult, finish: Finish) -> SpeechResult:
+    return replace(speech, wav=finish.level(speech.wav[None], SAMPLE_RATE)[0])
 
 
 def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:

@@ -35,6 +35,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors, refusal
 from .comfy.progress_text import NodeText
 from .comfy.remote_model import AnyModel
+from .finish import Finish, finish_inputs
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import known_names, listed_pronunciations, voice_called
 from .page import events
@@ -98,6 +99,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 retries_input(),
                 srt_words_input(),
                 check_input(),
+                *finish_inputs(),
             ],
             outputs=_outputs(),
         )
@@ -139,6 +141,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
+            finish = Finish.take(settings)
             # Passed by name: unconnected inputs are absent, and an empty clip is an error.
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
@@ -163,12 +166,15 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 how = {"even": even_loudness, "words": needs_words or sound is not None}
                 speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
+                wav = finish.level(wav, rate)
                 if sound is not None:
                     sound.finish(audio.for_player(wav, rate), speech.words)
                     sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
-        told = _describe(speech, model, sheet, lent.told)
+            mixed = audio.of_wave(wav, rate)
+            finish.save(mixed, cls.hidden)
+        told = _describe(speech, model, sheet, [*lent.told, *finish.lines])
         report, words = "\n".join(cue_lines(speech)), words_json(speech.words if needs_words else None)
-        return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(srt_words), report, words)
+        return io.NodeOutput(mixed, told, speech.to_srt(srt_words), report, words)
 
 
 class _Film:

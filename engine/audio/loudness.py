@@ -1,4 +1,4 @@
-"""Integrated loudness by ITU-R BS.1770-4 for one channel, and loudness normalisation of speech."""
+"""Integrated loudness by ITU-R BS.1770-4 for mono and stereo, and loudness normalisation of speech."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _SHELF, _HIGH_PASS = (1681.974450955533, 0.7071752369554196, 3.999843853973347),
 
 
 def integrated_loudness(wav: torch.Tensor) -> float:
-    """Return the LUFS of wav [n] at SAMPLE_RATE; -inf for silence. Audio under 400 ms counts as one block."""
-    if not len(wav):
+    """Return the LUFS of wav [n] or [C, n] at SAMPLE_RATE; -inf for silence. Audio under 400 ms counts as one block."""
+    if not wav.numel():
         return -math.inf
-    blocks = _weighted(wav.float()).square()
-    if len(wav) > _BLOCK:
+    channels = wav.reshape(-1, wav.shape[-1])
+    blocks = torch.stack([_weighted(channel.float()).square() for channel in channels]).sum(0)
+    if len(blocks) > _BLOCK:
         blocks = blocks.unfold(0, _BLOCK, _HOP)
     powers = blocks.reshape(-1, blocks.shape[-1]).mean(1)
     loud = powers[_lufs(powers) > _SILENT]

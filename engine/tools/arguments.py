@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..audio.mastering import FRESH_TARGET, TARGETS
 from ..core.config import (
     BOOK_FORMATS,
     BOOK_GAP,
@@ -55,6 +56,12 @@ def _say_parser(commands):
         "--script", metavar="FILE.txt", help="speak a dialogue instead, with lines such as Alice: Hello"
     )
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of turns and cues")
+    command.add_argument(
+        "--loudness",
+        choices=TARGETS,
+        default=FRESH_TARGET,
+        help=f"loudness of the file; ACX: -20 dB RMS with peaks below -3 dB, for audiobooks; default {FRESH_TARGET}",
+    )
     command.add_argument(
         "--out",
         metavar="FILE.wav|.flac|.mp3|.ogg",

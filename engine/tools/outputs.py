@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..audio.mastering import TARGETS, master
 from ..book.sound_file import BySoundfile, Tags
 from ..core.config import SAMPLE_RATE, SubtitleParams
 from ..core.errors import HiggsError
@@ -36,6 +37,7 @@ class Outputs:
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
         self._words = writable(args.words, ".json") if args.words else None
         self._mouth = writable(args.mouth, ".json") if args.mouth else None
+        self._target = TARGETS[args.loudness]
         self.srt_words = SubtitleParams(args.srt_words).srt_words
         if self.srt_words and not self._srt:
             raise HiggsError("--srt-words needs subtitles. Name their file with --srt-out, or omit --srt-words.")
@@ -60,6 +62,8 @@ class Outputs:
         words: Sequence[Word] | None = None,
     ) -> None:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
+        if self._target:
+            wav = master(wav.view(self._channels, -1), self._rate, self._target).wav
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
             def partial(path: Path) -> Path:

@@ -71,6 +71,27 @@ def below_output(name: str) -> Path:
     return output().joinpath(*parts)
 
 
+def next_output(pattern: str, suffix: str) -> Path:
+    """Return the next free name of ComfyUI's Save nodes for a pattern such as audio/%year%/speech. Makes its folder.
+
+    Raises HiggsError if the pattern is empty or leads out of ComfyUI's output folder, or the folder cannot be made.
+    """
+    plain = pattern.strip()
+    windows = PureWindowsPath(plain)
+    if not windows.name or windows.anchor or ".." in windows.parts:
+        raise HiggsError(
+            f"filename_prefix is {pattern[:80]!r}, which is not a name inside ComfyUI's output folder. Use one such as "
+            "audio/higgs."
+        )
+    try:
+        folder, name, number, *_ = folder_paths.get_save_image_path(plain, str(output()))
+    except OSError as error:
+        raise HiggsError(f"the folder of {pattern[:80]!r} could not be made ({error.strerror or error}).") from error
+    while (path := Path(folder, f"{name}_{number:05}_.{suffix}")).exists():
+        number += 1
+    return path
+
+
 def files_below(root: Path) -> Iterator[Path]:
     """Yield the files below a folder. Like ComfyUI, follows links."""
     seen = set()

@@ -91,7 +91,7 @@ def test_a_sentence_is_heard_before_the_next_is_complete_and_a_file_has_the_same
     assert len(heard) > 0
     rest, errors = command.communicate(b" night.", timeout=300)
     assert command.returncode == 0, errors
-    whole = say("--out", str(tmp_path / "whole.wav"))
+    whole = say("--out", str(tmp_path / "whole.wav"), "--loudness", "as is")
     whole.communicate(b"The kettle is on. Good night.", timeout=300)
     samples, rate = soundfile.read(tmp_path / "whole.wav", dtype="int16")
     streamed = np.frombuffer(heard + rest, "<i2").astype(int)

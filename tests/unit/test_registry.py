@@ -64,11 +64,6 @@ def test_a_version_is_published_by_its_tag_once_all_tests_have_passed():
     assert check.startswith('grep -qxF "version = ') and "GITHUB_REF_NAME#v" in check
 
 
-def test_the_page_says_where_the_version_stands():
-    (place,) = re.findall(r"`VERSION` in\s+`([^`]+)`", PAGE)
-    assert re.search(r'^VERSION = "', (ROOT / place).read_text(encoding="utf-8"), re.MULTILINE)
-
-
 def test_ci_installs_by_lock_files():
     rows = workflow("test.yml")["jobs"]["test"]["strategy"]["matrix"]["versions"]
     for row in rows:

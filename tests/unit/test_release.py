@@ -4,7 +4,8 @@ import datetime
 import subprocess
 
 import pytest
-from higgs_tts.tests.release import VERSIONS, release
+from higgs_tts.engine import VERSION
+from higgs_tts.tests.release import ROOT, VERSIONS, release
 
 DATE = datetime.date(2027, 1, 31)
 FILES = {
@@ -42,6 +43,11 @@ def test_a_release_has_its_version_everywhere_and_its_entry_in_the_tag(root):
     message = git(root, "tag", "--list", "--format=%(contents)", "v1.2.0")
     assert "### Added\n\n- é\n" in message and "Old" not in message
     assert "git push origin HEAD v1.2.0" in advice
+
+
+def test_the_sources_have_the_lines_that_a_release_changes():
+    found = [line.findall((ROOT / name).read_text(encoding="utf-8")) for name, line in VERSIONS.items()]
+    assert found == [[VERSION]] * len(VERSIONS)
 
 
 @pytest.mark.parametrize(

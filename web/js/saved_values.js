@@ -5,7 +5,11 @@ import { app } from "./comfy.js"
  * Value of a widget in a workflow saved before the widget existed.
  * @type {Record<string, Record<string, any>>}
  */
-const KEPT = { HiggsTTSSpeak: { paragraph_gap: 0 } }
+const KEPT = {
+    HiggsTTSSpeak: { paragraph_gap: 0, loudness: "as is" },
+    HiggsTTSDialogue: { loudness: "as is" },
+    HiggsTTSSubtitles: { loudness: "as is" },
+}
 
 app.registerExtension({
     name: "HiggsTTS.SavedValues",

@@ -28,6 +28,17 @@ class Recorder:
         self.__dict__.update(given)
 
 
+def save_path(prefix, root):
+    """Like ComfyUI's: (folder, name, next number, subfolder, prefix)."""
+    prefix = prefix.replace("%year%", "2026")
+    folder, name = (root / prefix).parent, pathlib.Path(prefix).name
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise Exception("**** ERROR: Saving image outside the output folder is not allowed.")
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = [int(path.name[len(name) + 1 :].split("_")[0]) for path in folder.glob(f"{name}_*")]
+    return str(folder), name, max(numbers, default=0) + 1, "", prefix
+
+
 def socket_type(name):
     return types.SimpleNamespace(
         Input=type("Input", (Recorder,), {"kind": name}), Output=type("Output", (Recorder,), {"kind": name})
@@ -183,6 +194,8 @@ def comfy_modules(base: pathlib.Path) -> dict:
     model_patcher.ModelPatcher = FakePatcher
     comfy = types.ModuleType("comfy")
     comfy.model_management, comfy.utils, comfy.model_patcher = mm, utils, model_patcher
+    cli_args = types.ModuleType("comfy.cli_args")
+    cli_args.args = types.SimpleNamespace(disable_metadata=False)
 
     io = types.SimpleNamespace(
         **{name: socket_type(name) for name in ("Combo", "Int", "Float", "String", "Boolean", "Audio")},
@@ -199,6 +212,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     paths.models_dir = str(base / "models")
     paths.get_temp_directory = lambda: str(base / "temp")
     paths.get_output_directory = lambda: str(base / "output")
+    paths.get_save_image_path = lambda prefix, root: save_path(prefix, pathlib.Path(root))
     paths.get_input_directory = lambda: str(base / "input")
     paths.get_user_directory = lambda: str(base / "user")
     paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
@@ -243,7 +257,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
         "comfy_api.latest": latest,
         "folder_paths": paths,
     }
-    return {**found, **{module.__name__: module for module in (mm, utils, model_patcher)}}
+    return {**found, **{module.__name__: module for module in (mm, utils, model_patcher, cli_args)}}
 
 
 @pytest.fixture

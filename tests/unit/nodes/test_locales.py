@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED_NAME, MAX_WRITTEN, Voice
+from higgs_tts.engine import EMBEDDED_NAME, MAX_WRITTEN, TARGETS, Voice
 from higgs_tts.engine.audio import pcm
 from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.prompt.tags import TextGuard
@@ -19,7 +19,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
 SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono."}  # names, formats and units
 SHARED = {"fr": {"script", "film"}, "de": {"Tags", "Seed {seed}."}, "pt-BR": {"Volume"}}  # words of both languages
-NAMES = {"flac", "wav", "mp3", "m4b", "bf16", "fp32", "int8", "int4", "cpu", "Nguyen = Win", "3:1, 7:2"}  # no words
+NAMES = {
+    "flac",
+    "wav",
+    "mp3",
+    "ogg",
+    "m4b",
+    "bf16",
+    "fp32",
+    "int8",
+    "int4",
+    "cpu",
+    "Nguyen = Win",
+    "3:1, 7:2",
+}  # no words
+NAMES |= {name for name, target in TARGETS.items() if target}
 ODD = re.compile(r"[|@{}]")  # special in ComfyUI's frontend, where names and tooltips are templates of vue-i18n
 PLACE = re.compile(r"\{\w+\}")
 BOOKS = {

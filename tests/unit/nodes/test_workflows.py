@@ -20,9 +20,10 @@ SPEAKING = {f"HiggsTTS{name}" for name in ("Speak", "Dialogue", "Lines", "Subtit
 BYPASSED = 4  # LiteGraph's mode of a node that is switched off
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
+FINISH = ("loudness", "save_as", "filename_prefix")
 SINCE = {  # widgets since 0.1.0
     "HiggsTTSLoadModel": ("memory",),
-    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries", "srt_words", "check", "retakes"),
+    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries", "srt_words", "check", "retakes", *FINISH),
     "HiggsTTSVoice": ("start", "length"),
 }
 PARAGRAPH_GAP = 0.6  # of a new node

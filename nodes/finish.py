@@ -1,0 +1,86 @@
+"""What nodes that speak do with finished sound: its loudness, and a file of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from comfy_api.latest import io
+
+from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, master
+from .comfy import folders
+from .comfy.saved_sound import save_sound
+
+OFF = "off"
+PREFIX = "audio/higgs"
+
+
+def finish_inputs() -> list[io.Input]:
+    """Return the widgets. They come after those of older workflows, which store widgets by position."""
+    return [
+        io.Combo.Input(
+            "loudness",
+            options=list(TARGETS),
+            default=FRESH_TARGET,
+            optional=True,
+            tooltip="Bring the result to this loudness, with peaks limited to -1 dB. -19 LUFS suits podcasts in mono, "
+            "-16 LUFS in stereo, -23 LUFS television. ACX: -20 dB RMS with peaks below -3 dB, for audiobooks.",
+        ),
+        io.Combo.Input(
+            "save_as",
+            options=[OFF, *SOUND_FILES],
+            default=OFF,
+            optional=True,
+            tooltip="Save the result in ComfyUI's output folder. flac, mp3 and ogg contain the workflow: drop such a "
+            "file onto the canvas to open it.",
+        ),
+        io.String.Input(
+            "filename_prefix",
+            default=PREFIX,
+            optional=True,
+            advanced=True,
+            tooltip="Folder and name of saved files, as in Save Audio. %year%, %month%, %day% and so on are replaced, "
+            "and a number is added.",
+        ),
+    ]
+
+
+@dataclass
+class Finish:
+    """Finishing of one run's sound. A node's inputs; `lines` is for its info output."""
+
+    loudness: str = AS_IS  # in a workflow saved before the input existed
+    save_as: str = OFF
+    filename_prefix: str = PREFIX
+    lines: list[str] = field(default_factory=list)
+
+    @classmethod
+    def take(cls, settings: dict) -> Finish:
+        """Return what a node's settings ask for, and remove it from them. Raises HiggsError for an unknown choice."""
+        names = ("loudness", "save_as", "filename_prefix")
+        finish = cls(**{name: settings.pop(name) for name in names if name in settings})
+        for name, value, choices in (
+            ("loudness", finish.loudness, TARGETS),
+            ("save_as", finish.save_as, (OFF, *SOUND_FILES)),
+        ):
+            if value not in choices:
+                raise HiggsError(f"{name} is {str(value)[:40]!r}. Choose one of: {', '.join(choices)}.")
+        return finish
+
+    def level(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
+        """Return sound [C, n] at the chosen loudness."""
+        target = TARGETS[self.loudness]
+        if target is None:
+            return wav
+        result = master(wav, rate, target)
+        unit = "dB RMS" if target.is_rms else "LUFS"
+        floor = f", noise floor {result.floor:.0f} dB" if target.is_rms else ""
+        self.lines.append(f"Loudness: {result.level:.1f} {unit}, true peak {result.peak:.1f} dB{floor}.")
+        return result.wav
+
+    def save(self, audio: dict, hidden: object) -> None:
+        """Save an AUDIO if the node is to."""
+        if self.save_as != OFF:
+            path = save_sound(audio, self.filename_prefix, self.save_as, hidden)
+            self.lines.append(f"Saved: {Path('output', path.relative_to(folders.output())).as_posix()}.")

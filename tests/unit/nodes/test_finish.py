@@ -1,0 +1,89 @@
+"""Loudness and files of nodes that speak."""
+
+from __future__ import annotations
+
+import json
+import types
+
+import pytest
+import torch
+from higgs_tts.engine import HiggsError
+from higgs_tts.engine.audio.loudness import integrated_loudness
+
+AUDIO = {"waveform": torch.linspace(-0.5, 0.5, 24000)[None, None], "sample_rate": 24000}
+
+
+@pytest.fixture
+def finish(load_module):
+    return load_module("finish").Finish
+
+
+def hidden(prompt=None, more=None):
+    return types.SimpleNamespace(prompt=prompt, extra_pnginfo=more)
+
+
+def tags_of(path):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    with av.open(str(path)) as file:
+        return {**file.metadata, **file.streams.audio[0].metadata}
+
+
+def test_a_workflow_older_than_the_inputs_keeps_its_sound_and_saves_nothing(finish, tmp_path):
+    settings = {"seed": 1}
+    old = finish.take(settings)
+    wav = torch.rand(1, 2400)
+    assert old.level(wav, 24000) is wav
+    old.save(AUDIO, hidden())
+    assert settings == {"seed": 1} and old.lines == [] and not list(tmp_path.rglob("*.flac"))
+
+
+def test_the_level_is_reached_and_told(finish):
+    settings = {"loudness": "-19 LUFS", "save_as": "off", "seed": 1}
+    mine = finish.take(settings)
+    time = torch.arange(48000) / 24000
+    out = mine.level(0.05 * torch.sin(2764 * time)[None], 24000)
+    assert settings == {"seed": 1} and integrated_loudness(out) == pytest.approx(-19.0, abs=0.1)
+    assert mine.lines == ["Loudness: -19.0 LUFS, true peak -14.5 dB."]
+
+
+@pytest.mark.parametrize("kind", ["flac", "mp3", "ogg", "wav", "m4b"])
+def test_files_are_numbered_and_hold_the_workflow_where_comfyui_reads_it(finish, tmp_path, kind):
+    mine = finish(save_as=kind, filename_prefix="audio/%year%/a b")
+    mine.save(AUDIO, hidden({"1": {"class_type": "HiggsTTSSpeak"}}, {"workflow": {"nodes": []}}))
+    mine.save(AUDIO, hidden())
+    first, second = (tmp_path / "output" / "audio" / "2026" / f"a b_0000{n}_.{kind}" for n in (1, 2))
+    assert mine.lines == [f"Saved: output/audio/2026/{path.name}." for path in (first, second)]
+    tags = {name.lower(): value for name, value in tags_of(first).items()}
+    assert tags["title"] == "a b_00001"
+    if kind in ("flac", "mp3", "ogg"):
+        assert json.loads(tags["prompt"])["1"]["class_type"] == "HiggsTTSSpeak"
+        assert json.loads(tags["workflow"]) == {"nodes": []}
+    else:
+        assert "prompt" not in tags
+    assert "workflow" not in {name.lower() for name in tags_of(second)}
+
+
+def test_a_user_may_keep_workflows_out_of_files(finish, comfy, tmp_path):
+    comfy["comfy.cli_args"].args.disable_metadata = True
+    finish(save_as="flac").save(AUDIO, hidden({"1": {}}))
+    (path,) = tmp_path.rglob("*.flac")
+    assert "prompt" not in {name.lower() for name in tags_of(path)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"loudness": "loud"}, "loudness is 'loud'. Choose one of: as is, -16 LUFS"),
+        ({"save_as": "exe"}, "save_as is 'exe'. Choose one of: off, flac"),
+    ],
+)
+def test_an_unknown_choice_is_named(finish, settings, says):
+    with pytest.raises(HiggsError, match=says.replace(".", r"\.")):
+        finish.take(dict(settings))
+
+
+@pytest.mark.parametrize("prefix", ["../up", "", "  ", "/tmp/x", "C:\\x", "a/../../x"])
+def test_a_pattern_that_leads_out_or_is_empty_saves_nothing(finish, tmp_path, prefix):
+    with pytest.raises(HiggsError, match="filename_prefix is"):
+        finish(save_as="wav", filename_prefix=prefix).save(AUDIO, hidden())
+    assert not list(tmp_path.rglob("*.wav"))
