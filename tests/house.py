@@ -23,6 +23,8 @@ SUFFIXES = (".py", ".cu", ".cuh", ".js", ".mjs", ".ts", ".css")
 PACK = ("engine", "nodes")
 AROUND = ("training", "benchmarks")
 COUNTED = (*PACK, *AROUND, "tests", "web")
+_NAMED = {ast.Name: "id", ast.arg: "arg", ast.Attribute: "attr", ast.FunctionDef: "name", ast.AsyncFunctionDef: "name"}
+VAGUE = {"said", "heard", "found", "what", "told", "asked"}  # names that do not say what a value is
 TRANSLATED = re.compile(r"(What|Whether|Who|Whom|How many|How much)\b")  # how poor docstrings begin
 
 
@@ -50,11 +52,12 @@ def git(*arguments: str) -> bytes:
 def count(files: dict[str, str]) -> dict:
     """Count lines, files, imports, signatures, names and docstrings."""
     trees = {path: ast.parse(text) for path, text in files.items() if path.endswith(".py")}
-    names, signatures, docstrings = collections.Counter(), [], []
+    names, signatures, docstrings, vague = collections.Counter(), [], [], 0
     for path, tree in trees.items():
         if not path.startswith(PACK):
             continue
         for node in ast.walk(tree):
+            vague += stored_name(node).strip("_") in VAGUE
             if isinstance(node, ast.ClassDef):
                 names[node.name] += 1
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -71,10 +74,18 @@ def count(files: dict[str, str]) -> dict:
         "flat_modules_in_engine": sum(path.count("/") == 1 and path.startswith("engine/") for path in trees),
         "longest_signature": {"parameters": longest[0], "function": longest[2], "file": longest[1]},
         "class_names_twice": sorted(name for name, times in names.items() if times > 1 and not name.startswith("_")),
+        "vague_names": vague,
         "docstrings": len(docstrings),
         "docstrings_translated": sum(bool(TRANSLATED.match(text)) for text in docstrings),
         "knows_no": sum(len(re.findall(r"\bKnows no(thing)?\b", text)) for text in docstrings),
     }
+
+
+def stored_name(node: ast.AST) -> str:
+    """Return the name that a node binds: a variable, parameter, attribute or function. Empty if it binds none."""
+    if isinstance(node, (ast.Name, ast.Attribute)) and not isinstance(node.ctx, ast.Store):
+        return ""
+    return next((getattr(node, name) for kind, name in _NAMED.items() if isinstance(node, kind)), "")
 
 
 def lines_of(files: dict[str, str], folder: str, suffix: str = "") -> int:
