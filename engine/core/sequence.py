@@ -39,7 +39,7 @@ class Sequence:
     warnings: tuple[str, ...] = ()
     prefix: int = 0
     text: str = ""
-    said: str = ""  # the text as the model says it
+    spoken_text: str = ""  # the text as the model says it
     voice: object | None = None  # a Voice
     params: SamplingParams = field(default_factory=SamplingParams)  # including the seed
     index: int = 0  # position in the request; part of the noise counter, so sequences with the same seed differ

@@ -81,7 +81,7 @@ class PromptBuilder:
         """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
 
-    def said(self, text: str) -> SaidText:
+    def spell_out(self, text: str) -> SaidText:
         """Return a text with what the checkpoint says of it."""
         return spell_out(text, self._table)
 
@@ -107,11 +107,12 @@ class PromptBuilder:
         Raises:
             HiggsError: if there is nothing to speak, a voice does not fit the model, or turns are given to v3.
         """
-        writer, said = _Writer(self._vocabulary), self.said(text).text
+        writer, spoken = _Writer(self._vocabulary), self.spell_out(text).text
         self._write(writer, self._read(writer, text, voice).text, voice, scene, tuple(turns))
         sequence = writer.finish()
-        sequence.text, sequence.said, sequence.voice, sequence.expected = text, said, voice, estimate_frames(said)
-        sequence.params, sequence.index, sequence.bounds = params, index, bounds_of(said)
+        sequence.text, sequence.spoken_text, sequence.voice = text, spoken, voice
+        sequence.params, sequence.index = params, index
+        sequence.bounds, sequence.expected = bounds_of(spoken), estimate_frames(spoken)
         return sequence
 
     def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
@@ -120,7 +121,7 @@ class PromptBuilder:
         content = self._read(writer, text, None).text
         self._write(writer, "a", voice, scene, ())
         lead = _LEAD if self._family.is_chat else ""
-        letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
+        letter, whole = (len(self._vocabulary.encode(lead + written, writer.warn)) for written in ("a", content))
         return len(writer.finish()), max(0, whole - letter)
 
     def read_text(self, sequence: Sequence) -> tuple[SaidText, list[tuple[int, int]]]:
@@ -129,14 +130,14 @@ class PromptBuilder:
         Of the tokens that belong to the prompt alone, a start is negative, or there is none.
         """
         writer = _Writer(self._vocabulary)
-        said, lead = self._read(writer, sequence.text, sequence.voice), _LEAD if self._family.is_chat else ""
-        located = self._vocabulary.located(lead + said.text, writer.warn)
-        return said, [said.as_written(start - len(lead), stop - len(lead)) for _, start, stop in located]
+        content, lead = self._read(writer, sequence.text, sequence.voice), _LEAD if self._family.is_chat else ""
+        located = self._vocabulary.located(lead + content.text, writer.warn)
+        return content, [content.as_written(start - len(lead), stop - len(lead)) for _, start, stop in located]
 
     def _read(self, writer: _Writer, text: str, voice: object | None) -> SaidText:
         """Return the text that the talker reads in a voice."""
         content = self._content(writer, text)
-        return self.said(content if voice is None or self._family.is_chat else after_first_word(content))
+        return self.spell_out(content if voice is None or self._family.is_chat else after_first_word(content))
 
     def _content(self, writer: _Writer, text: str) -> str:
         """Return the part of `text` that is spoken."""
@@ -187,14 +188,14 @@ class PromptBuilder:
         elif scene:
             out.text("\n\n").mark(SCENE_MARKS[0]).text(f"\n{scene}\n").mark(SCENE_MARKS[1])
         out.token("<|eot_id|>")
-        said: list[tuple[str, Voice | torch.Tensor]] = []
+        exchanges: list[tuple[str, Voice | torch.Tensor]] = []
         if voice is not None and transcript:
-            said.append((transcript, voice))
+            exchanges.append((transcript, voice))
         for number, (earlier, codes) in enumerate(turns, 1):
-            said.append((out.clean(earlier), codes))
-            if not said[-1][0]:
+            exchanges.append((out.clean(earlier), codes))
+            if not exchanges[-1][0]:
                 raise HiggsError(f"The text of earlier turn {number} is empty. Enter the words of its audio.")
-        for earlier, codes in said:
+        for earlier, codes in exchanges:
             self._header(out, "user").text(earlier).token("<|eot_id|>")
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
         self._header(out, "user").part().text(content).token("<|eot_id|>")

@@ -52,15 +52,15 @@ class ModelCard:
     def _of_languages(self, text: str) -> str:
         if self.languages is None:
             return ""
-        found = foreign(TAG_LIKE.sub(" ", text), self.languages)
+        unknown = foreign(TAG_LIKE.sub(" ", text), self.languages)
         known = _listed([name_of(code) for code in self.languages])
-        return f"This checkpoint speaks only {known}; {_listed(found)} text will come out wrong." if found else ""
+        return f"This checkpoint speaks only {known}; {_listed(unknown)} text will come out wrong." if unknown else ""
 
     def _of_tags(self, text: str) -> str:
         if self.tags is None:
             return ""
-        asked = dict.fromkeys(canonical_tag(match[0]) for match in TAG_LIKE.finditer(text))
-        missing = [tag for tag in asked if tag and tag not in self.tags]
+        used = dict.fromkeys(canonical_tag(match[0]) for match in TAG_LIKE.finditer(text))
+        missing = [tag for tag in used if tag and tag not in self.tags]
         if not missing:
             return ""
         known = f"It has learned only {_listed(self.tags)}." if self.tags else "It has learned no control tags."

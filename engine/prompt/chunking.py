@@ -102,7 +102,7 @@ def split_script(script: Script, seconds_per_chunk: float, first: float = math.i
     are summed, else one paragraph gap remains.
     """
     text, limit = script.text, seconds_per_chunk if seconds_per_chunk > 0 else math.inf
-    if not script.pauses and estimate_seconds(script.said) <= limit:
+    if not script.pauses and estimate_seconds(script.spoken_text) <= limit:
         return [text.strip()], [0.0, 0.0]
     cutter = Cutter(text, limit, script, first)
     chunks = cutter.chunks()
@@ -114,8 +114,8 @@ def split_script(script: Script, seconds_per_chunk: float, first: float = math.i
 def split_sentences(text: str) -> list[str]:
     """Return a text's sentences without tags. Wordless ones are dropped."""
     sentences = Cutter(text, math.inf).sentences
-    said = (" ".join(TAG_LIKE.sub(" ", text[start:end]).split()) for start, end in pairwise(sentences))
-    return [sentence for sentence in said if any(map(str.isalnum, sentence))]
+    stripped = (" ".join(TAG_LIKE.sub(" ", text[start:end]).split()) for start, end in pairwise(sentences))
+    return [sentence for sentence in stripped if any(map(str.isalnum, sentence))]
 
 
 def sentence_texts(text: str) -> list[str]:
@@ -148,12 +148,12 @@ def may_end(text: str, clauses: bool) -> bool:
 
 def leading_tags(text: str, start: int = 0) -> dict[str, str]:
     """Return the delivery tags at a position, by slot."""
-    found = {}
+    tags = {}
     while match := _LEADING_TAG.match(text, start):
         if slot := delivery_slot(match[1]):
-            found[slot] = match[1]
+            tags[slot] = match[1]
         start = match.end()
-    return found
+    return tags
 
 
 def _mask(text: str) -> str:
@@ -168,7 +168,7 @@ def _seconds_each(text: str, masked: str, respellings: tuple[Respelling, ...] = 
     seconds = [_character_seconds(character) for character in masked]
     for one in respellings:
         seconds[one.start : one.stop] = [0.0] * (one.stop - one.start)
-        seconds[one.start] = estimate_seconds(one.said)
+        seconds[one.start] = estimate_seconds(one.spelling)
     for match in TAG_LIKE.finditer(text):
         seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]) or "", 0.0)
     return seconds
@@ -209,8 +209,8 @@ class Cutter:
         self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
         whole = script.joined if script else ()
-        found = self._cuts(_SENTENCE, 0, len(text))
-        cuts = [cut for cut in found if self._spoken[cut] not in words and cut not in whole]
+        sentence_ends = self._cuts(_SENTENCE, 0, len(text))
+        cuts = [cut for cut in sentence_ends if self._spoken[cut] not in words and cut not in whole]
         self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # starts, and the end of the text
 
     def clauses(self) -> list[int]:
@@ -226,13 +226,13 @@ class Cutter:
         together: dict[int, list[Pause]] = {}  # by number of letters before them
         for pause in script.pauses:
             together.setdefault(self._spoken[pause.at], []).append(pause)
-        found = {}
+        silences = {}
         for spoken, pauses in together.items():
-            asked = [pause.seconds for pause in pauses if pause.asked]
+            written = [pause.seconds for pause in pauses if pause.is_written]
             cut = 0 if spoken == 0 else len(self._text) if spoken == self._spoken[-1] else pauses[-1].at
-            if asked or cut not in (0, len(self._text)):
-                found[cut] = sum(asked) if asked else pauses[0].seconds
-        return found
+            if written or cut not in (0, len(self._text)):
+                silences[cut] = sum(written) if written else pauses[0].seconds
+        return silences
 
     def chunks(self) -> list[tuple[int, int]]:
         units = []
@@ -252,19 +252,19 @@ class Cutter:
 
     def carried(self, starts: list[int]) -> list[str]:
         """Return, for each chunk, its paragraph's earlier delivery tags that it does not override."""
-        found, active, waiting = [], {}, list(reversed(starts))
+        inherited, active, waiting = [], {}, list(reversed(starts))
         for sentence, following in pairwise(self.sentences):
             if self._opens_paragraph(sentence):
                 active = {}
             own = leading_tags(self._text, sentence)
             if waiting and waiting[-1] == sentence:
                 waiting.pop()
-                found.append("".join(tag for slot, tag in active.items() if slot not in own))
+                inherited.append("".join(tag for slot, tag in active.items() if slot not in own))
             active = active | own
             while waiting and waiting[-1] < following:  # chunks that begin inside this sentence
                 waiting.pop()
-                found.append("".join(active.values()))
-        return found
+                inherited.append("".join(active.values()))
+        return inherited
 
     def _opens_paragraph(self, position: int) -> bool:
         return self._text.count("\n", self._gap_starts[position], position) > 1
@@ -301,8 +301,8 @@ class Cutter:
         # True if the sentence continues: before a lower-case letter, or after an abbreviation or a short number.
         if "\n" in stop[0]:
             return False
-        found = _NEXT_SAID.match(self._masked, stop.end())
-        after = found[1] if found else ""
+        following = _NEXT_SAID.match(self._masked, stop.end())
+        after = following[1] if following else ""
         if after.islower():
             return True
         word = _WORD_BEFORE.search(self._masked, max(0, stop.start() - 40), stop.start())

@@ -25,7 +25,7 @@ class Block:
     start: float
     stop: float
     lines: list[str]
-    said: list[str] = field(default_factory=list)  # without styles
+    spoken_lines: list[str] = field(default_factory=list)  # without styles
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def read_blocks(text: str) -> CueFile:
     is_vtt = lines[0].startswith("WEBVTT")
     blocks, wrong = [], []
     for number, place, end in zip(numbers, places, [*ends, len(lines)], strict=True):
-        said = lines[place + 1 : end]
+        body = lines[place + 1 : end]
         if is_vtt:  # a blank line ends a cue; notes or the next identifier follow
-            said = said[: next((at for at, line in enumerate(said) if not line.strip()), len(said))]
+            body = body[: next((at for at, line in enumerate(body) if not line.strip()), len(body))]
         times, why = _times(lines[place])
         if why:
             wrong.append(f'Cue {number} (line {place + 1}) was left out: "{shown_name(lines[place].strip())}" {why}.')
         else:
-            blocks.append(Block(number, *times, said))
+            blocks.append(Block(number, *times, body))
     if not blocks:
         raise HiggsError(f"no usable cue is left. {wrong[0]} {_WRITE}")
     return CueFile(blocks, [] if is_vtt else lines[: places[0]], few(wrong, most=5))

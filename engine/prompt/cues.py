@@ -86,7 +86,7 @@ def read_cues(
 def cue_names(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return (voices declared before the first cue, possible speaker names)."""
     reader = _CueReader(text)
-    return reader.head, reader.found
+    return reader.head, reader.names
 
 
 def write_srt(cues: Iterable[Cue]) -> str:
@@ -119,27 +119,29 @@ _BRACKETS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
 
 
 class _CueReader:
-    """Reads one file. The constructor sets `head` and `found`; `read` decides which names speak."""
+    """Reads one file. The constructor sets `head` and `names`; `read` decides which names speak."""
 
     def __init__(self, text: str):
         self._file = read_blocks(text)
         self._tagged: list[str] = []  # names in <v Name>
         self._songs, self._dashed = Counter(), []  # songs, and numbers of cues of several lines with dashes
         for block in self._file.blocks:
-            lines = [said for line in block.lines for said in self._plain(line)]
+            lines = [plain for line in block.lines for plain in self._plain(line)]
             if sum(_LEAD.match(line) is not None for line in lines) > 1:
                 self._dashed.append(block.number)
             lines = _BRACKETS.sub(lambda match: " ".join(match[0].split()), "\n".join(self._unsung(lines))).split("\n")
-            block.said = [_LEAD.sub("", _MUSIC.sub(" ", line)).strip() for line in lines]
+            block.spoken_lines = [_LEAD.sub("", _MUSIC.sub(" ", line)).strip() for line in lines]
         self._repeated = _drop_rolling(self._file.blocks)
-        self._parsed = [parse(line for line in block.said if not _describes(line)) for block in self._file.blocks]
+        self._parsed = [
+            parse(line for line in block.spoken_lines if not _describes(line)) for block in self._file.blocks
+        ]
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
-        found = DialogueReader(self._parsed, self.head, are_cues=True).found_names
-        self.found = tuple(dict.fromkeys([*found, *self._tagged]))
+        names = DialogueReader(self._parsed, self.head, are_cues=True).found_names
+        self.names = tuple(dict.fromkeys([*names, *self._tagged]))
         # Subtitles for the deaf write speaker names in capitals.
-        said = (line for block in self._file.blocks for line in block.said)
-        before_colon = {line.partition(":")[0].partition("(")[0].strip() for line in said if ":" in line}
-        self._named = [*self._tagged, *(name for name in found if name.isupper() and name in before_colon)]
+        spoken = (line for block in self._file.blocks for line in block.spoken_lines)
+        before_colon = {line.partition(":")[0].partition("(")[0].strip() for line in spoken if ":" in line}
+        self._named = [*self._tagged, *(name for name in names if name.isupper() and name in before_colon)]
 
     def _plain(self, line: str) -> Iterator[str]:
         """Yield a line without markup, split before each voice tag."""
@@ -173,18 +175,18 @@ class _CueReader:
         reader = DialogueReader(self._parsed, known, self._named, anyone, are_cues=True, knows_tag=knows_tag)
         cues, left_out, speaker = [], Counter(), ""
         for block in sorted(self._file.blocks, key=lambda block: block.start):
-            lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]
+            lines = [_without_descriptions(line, reader.keys, left_out) for line in block.spoken_lines]
             turns = reader.turns(parse(lines), speaker)
             turns = (replace(turn, text=" ".join(joined_words(without_invisible(turn.text)).split())) for turn in turns)
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
             raw = "\n".join(line for line in block.lines if line.strip())
             cues.append(CueTurns(block.number, block.start, block.stop, raw, turns))
-        return CueSheet(tuple(cues), self.head, tuple(self._told(cues, reader, left_out)))
+        return CueSheet(tuple(cues), self.head, tuple(self._warnings(cues, reader, left_out)))
 
-    def _told(self, cues: list[CueTurns], reader: DialogueReader, left_out: Counter[str]) -> list[str]:
-        said = [turn for cue in cues for turn in cue.turns]
-        warnings = [*self._file.warnings, *few(reader.warnings), *reader.doubts(said), *heads_unused(self.head, said)]
+    def _warnings(self, cues: list[CueTurns], reader: DialogueReader, left_out: Counter[str]) -> list[str]:
+        turns = [turn for cue in cues for turn in cue.turns]
+        warnings = [*self._file.warnings, *few(reader.warnings), *reader.doubts(turns), *heads_unused(self.head, turns)]
         dashed = {*self._dashed}
         one_voice = [cue.number for cue in cues if cue.number in dashed and len(cue.turns) == 1]
         if one_voice:
@@ -205,16 +207,16 @@ def _first(counts: Counter[str]) -> str:
 
 def _drop_rolling(blocks: Iterable[Block]) -> int:
     """Drop lines of rolling captions, if most cues begin with the end of the cue before. Return how many."""
-    said = [[line for line in block.said if line] for block in blocks]
+    lines = [[line for line in block.spoken_lines if line] for block in blocks]
     repeats = [
         next((most for most in range(min(4, len(now), len(before)), 0, -1) if before[-most:] == now[:most]), 0)
-        for before, now in pairwise(said)
+        for before, now in pairwise(lines)
     ]
-    grow = any(0 < count < len(now) for count, now in zip(repeats, said[1:], strict=False))
+    grow = any(0 < count < len(now) for count, now in zip(repeats, lines[1:], strict=False))
     if not grow or len(repeats) < 2 or 2 * sum(map(bool, repeats)) <= len(repeats):
         return 0
-    for block, now, count in zip(list(blocks)[1:], said[1:], repeats, strict=False):
-        block.said = now[count:]
+    for block, now, count in zip(list(blocks)[1:], lines[1:], repeats, strict=False):
+        block.spoken_lines = now[count:]
     return sum(repeats)
 
 

@@ -62,16 +62,16 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
     parsed = parse(lines)
     reader = DialogueReader([parsed], [*known, *head], knows_tag=knows_tag)
     turns = reader.turns(parsed)
-    told = [*few(reader.warnings), *reader.doubts(turns), *heads_unused(head, turns)]
+    warnings = [*few(reader.warnings), *reader.doubts(turns), *heads_unused(head, turns)]
     headings = [line.strip("# ") for line in script.splitlines() if line.lstrip().startswith("##")]
     if sum(len(line) <= 80 and _NAMED.fullmatch(line) is not None for line in headings) > 1:
-        told.append(f"Lines that start with # are comments, so {shown(headings[0])} was not read as a name.")
+        warnings.append(f"Lines that start with # are comments, so {shown(headings[0])} was not read as a name.")
     places = [at for at, line in enumerate(written) if not is_comment(line)]
     body = places[len(places) - len(lines) :]
     unsaid = [(starts[at], starts[at + 1], "") for at in sorted({*range(len(written))}.difference(body))]
     unsaid += [(starts[body[at]] + start, starts[body[at]] + stop, says) for at, start, stop, says in reader.unsaid]
     unsaid = tuple(sorted(unsaid))
-    return Dialogue(tuple(turns), head, tuple(told), _blanked(script, unsaid), unsaid)
+    return Dialogue(tuple(turns), head, tuple(warnings), _blanked(script, unsaid), unsaid)
 
 
 def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -34,15 +34,15 @@ _SAID_SIGNS = re.compile("[?？我你您私僕俺나너]")
 def direction_lines(lines: Sequence[str]) -> list[bool]:
     """Return for each line of a script whether it is all in brackets, by itself or with its neighbours."""
     lines = [line.strip() for line in lines]
-    found = [_is_whole(line) for line in lines]
+    are_directions = [_is_whole(line) for line in lines]
     for at, line in enumerate(lines):
         end = at
         while _OPENED.fullmatch(line) and (end := end + 1) < min(len(lines), at + _LINES) and lines[end]:
             if _CLOSED.fullmatch(lines[end]):
-                found[at : end + 1] = [True] * (end + 1 - at)
+                are_directions[at : end + 1] = [True] * (end + 1 - at)
             if set(lines[end]) & set(_SIGNS):
                 break
-    return found
+    return are_directions
 
 
 def pauses_in(line: str) -> str:

@@ -10,8 +10,8 @@ from .english_numbers import amount, cardinal, digits, ordinal, pair, plural, ye
 from .script import PAUSE_MARKER
 from .tags import TAG_LIKE
 
-Found = tuple[int, int, str]  # start, stop, and what is said there
-Table = Callable[[str], Iterator[Found]]
+Spelling = tuple[int, int, str]  # start, stop, and what is said there
+Table = Callable[[str], Iterator[Spelling]]
 WORD = re.compile(r"\S+")
 
 _N = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,40})(?:\.[0-9]{1,20})?|\.[0-9]{1,20})"
@@ -62,14 +62,14 @@ _IN_ADDRESSES = _SIGNS | {".": "dot", "/": "slash", "-": "dash", "_": "underscor
 _PICTURE = "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d\u20e3\U000e0020-\U000e007f\u2122\u00ae\u00a9]"
 
 
-def found(text: str) -> Iterator[Found]:
+def spellings(text: str) -> Iterator[Spelling]:
     """Yield (start, stop, what is said) for each part of a text that is not said as written."""
     at = 0
     while match := _NEXT.search(text, at):
         (pattern, say), at = _RULES[(match.lastindex or 1) - 1], match.end()
         again = pattern.match(text, match.start())  # with the groups of its own
-        if again and (said := say(again)) is not None and said != match[0]:
-            yield match.start(), at, said
+        if again and (spelling := say(again)) is not None and spelling != match[0]:
+            yield match.start(), at, spelling
 
 
 def _units(count: str, unit: str) -> str:
@@ -82,16 +82,16 @@ def _units(count: str, unit: str) -> str:
 def _number(match: re.Match) -> str:
     written, sign, unit = match["n"], (match["sign"] or "").strip(), match["unit"]
     is_year = len(written) == 4 and written.isdigit() and not sign and not unit and written[0] != "0"
-    said = year(int(written)) if is_year else amount(written)
+    words = year(int(written)) if is_year else amount(written)
     if match["th"]:
-        said = ordinal(int(written.replace(",", ""))) if len(written) < 16 and "." not in written else f"{said}th"
+        words = ordinal(int(written.replace(",", ""))) if len(written) < 16 and "." not in written else f"{words}th"
     if match["s"]:
-        said = plural(said)
+        words = plural(words)
     if unit:
         power = {"\u00b2": "square ", "\u00b3": "cubic "}.get(match["power"], "")
-        said += f" {power}{_units(written, unit)}"
+        words += f" {power}{_units(written, unit)}"
     signs = {"-": "minus ", "\u2212": "minus ", "+": "plus ", "\u00b1": "plus or minus ", "~": "about "}
-    return signs.get(sign, "") + said
+    return signs.get(sign, "") + words
 
 
 def _money(match: re.Match) -> str:
@@ -102,8 +102,8 @@ def _money(match: re.Match) -> str:
     names = name if name == "yen" else f"{name}s"
     dollars, _, cents = whole.partition(".")
     if last or scale or len(cents) != 2 or not small:
-        said = f"{amount(whole)} {scale}".strip() + (f" to {amount(last)} {scale2}".rstrip() if last else "")
-        return f"{said} {name if whole == '1' and not last and not scale else names}"
+        words = f"{amount(whole)} {scale}".strip() + (f" to {amount(last)} {scale2}".rstrip() if last else "")
+        return f"{words} {name if whole == '1' and not last and not scale else names}"
     coins = small if cents == "01" else "pence" if small == "penny" else f"{small}s"
     parts = [f"{amount(dollars)} {name if dollars == '1' else names}"] if dollars.strip("0,") else []
     parts += [f"{cardinal(int(cents))} {coins}"] if cents != "00" else []
@@ -115,13 +115,13 @@ def _coins(match: re.Match) -> str:
 
 
 def _time(match: re.Match) -> str:
-    held, said = match.groupdict(), cardinal(int(match["hour"]))
+    held, words = match.groupdict(), cardinal(int(match["hour"]))
     minute, second, half = held.get("minute"), held.get("second"), held.get("half")
     if minute == "00" and not second:
-        said += "" if half else " o'clock"
+        words += "" if half else " o'clock"
     elif minute:
-        said += f" {pair(minute)}" + (f" {pair(second)}" if second else "")
-    return f"{said} {half.lower()}.m." if half else said
+        words += f" {pair(minute)}" + (f" {pair(second)}" if second else "")
+    return f"{words} {half.lower()}.m." if half else words
 
 
 def _date(match: re.Match) -> str:
@@ -151,8 +151,8 @@ def _fraction(match: re.Match) -> str:
         return f"{f'{cardinal(int(whole))} ' if whole else ''}{cardinal(above)} {cardinal(below)}"
     part = {2: "half", 4: "quarter"}.get(below) or ordinal(below)
     one = "a" if whole else "one"
-    said = f"{one} {part}" if above == 1 else f"{cardinal(above)} {'halves' if below == 2 else f'{part}s'}"
-    return f"{cardinal(int(whole))} and {said}" if whole else said
+    words = f"{one} {part}" if above == 1 else f"{cardinal(above)} {'halves' if below == 2 else f'{part}s'}"
+    return f"{cardinal(int(whole))} and {words}" if whole else words
 
 
 def _phone(match: re.Match) -> str:
@@ -163,8 +163,8 @@ def _phone(match: re.Match) -> str:
 def _address(match: re.Match) -> str:
     written = re.sub(r"^[a-z]+://", "", match[0], flags=re.IGNORECASE).rstrip("/")
     parts = re.findall(r"[^\W\d_]+|[0-9]+|.", written)
-    said = (_IN_ADDRESSES[part] if part in _IN_ADDRESSES else _in_code(part) for part in parts)
-    return " ".join(filter(None, said))
+    words = (_IN_ADDRESSES[part] if part in _IN_ADDRESSES else _in_code(part) for part in parts)
+    return " ".join(filter(None, words))
 
 
 def _in_code(part: str) -> str:
@@ -182,22 +182,22 @@ def _in_code(part: str) -> str:
 
 def _code(match: re.Match) -> str:
     parts = re.findall(rf"[{UP}]+(?![a-z])|[0-9]+|\.|[^\d.]+?(?=[0-9.]|$)", match[0])
-    said = ("point" if part == "." else part if part.islower() and len(part) > 1 else _in_code(part) for part in parts)
-    return " ".join(said)
+    words = ("point" if part == "." else part if part.islower() and len(part) > 1 else _in_code(part) for part in parts)
+    return " ".join(words)
 
 
 def _abbreviation(match: re.Match) -> str | None:
     """Return a short form in full, with its stop where a sentence ends."""
     key, after = match[1].lower(), match.string[match.end() : match.end() + 3]
-    said = _SHORT[key]
-    said = said.capitalize() if match[1][0].isupper() else said
+    full = _SHORT[key]
+    full = full.capitalize() if match[1][0].isupper() else full
     goes_on = after.strip("\"'\u201d\u2019) ") and (key in _GO_ON or not re.match(r"\s+[\"\u201c(]?[A-Z]|\n", after))
-    return said if goes_on else f"{said}."
+    return full if goes_on else f"{full}."
 
 
 def _before_number(match: re.Match) -> str:
-    said = _BEFORE_NUMBERS[match[1].lower()]
-    return f"{said.capitalize() if match[1][0].isupper() else said} "
+    full = _BEFORE_NUMBERS[match[1].lower()]
+    return f"{full.capitalize() if match[1][0].isupper() else full} "
 
 
 def _street(match: re.Match) -> str:

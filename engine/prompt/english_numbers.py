@@ -59,8 +59,8 @@ def amount(written: str) -> str:
     """Return a number as written, with thousands' commas and a decimal point, in words."""
     whole, point, rest = written.replace(",", "").partition(".")
     is_code = len(whole) > 15 or (len(whole) > 1 and whole[0] == "0")
-    said = digits(whole) if is_code or not whole else cardinal(int(whole))
-    return f"{said} point {digits(rest)}".strip() if point else said
+    words = digits(whole) if is_code or not whole else cardinal(int(whole))
+    return f"{words} point {digits(rest)}".strip() if point else words
 
 
 def plural(word: str) -> str:

@@ -51,18 +51,18 @@ class TextCheck:
 
     def groups(self) -> list[TagGroup]:
         """Return the tags of the checkpoint's family, and the engine's pauses."""
-        found = [("pause", _THERE, PAUSES)]
+        groups = [("pause", _THERE, PAUSES)]
         if self._has_tags:
             tags = {kind: tuple(f"<|{kind}:{value}|>" for value in values) for kind, values in TAG_VALUES.items()}
             prosody = tuple(tag for tag in tags["prosody"] if tag not in PAUSE_SECONDS)
-            found = [
+            groups = [
                 ("emotion", _BEFORE, tags["emotion"]),
                 ("style", _BEFORE, tags["style"]),
                 ("prosody", _BEFORE, prosody),
                 ("sfx", _THERE, tags["sfx"]),
                 ("pause", _THERE, (*PAUSES, *PAUSE_SECONDS)),
             ]
-        return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
+        return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in groups]
 
     def hints(self, text: str, unsaid: Iterable[tuple[int, int, str]] = (), directions: bool = True) -> list[Hint]:
         """Return the first MAX_HINTS problems in order: text that would be dropped or read differently.
@@ -73,16 +73,16 @@ class TextCheck:
         kinds += [(one for one in unsaid if one[2])]
         kinds += [find_markup(text)] if directions else []
         kinds += [find_directions(text, self.follows)] if self._has_tags and directions else []
-        found = [one for kind in kinds for one in itertools.islice(kind, MAX_HINTS)]
-        return [Hint(*one) for one in sorted(found)[:MAX_HINTS]]
+        problems = [one for kind in kinds for one in itertools.islice(kind, MAX_HINTS)]
+        return [Hint(*one) for one in sorted(problems)[:MAX_HINTS]]
 
     def respellings(self, text: str, has_cues: bool = False) -> list[Respelling]:
         """Return the first MAX_HINTS parts of a text that the checkpoint says otherwise than written."""
         for pattern in (_NAME, _CUE_HEAD) if has_cues else ():
-            text = pattern.sub(lambda found: " " * len(found[0]), text)
-        return list(itertools.islice(self.said(text).respellings, MAX_HINTS))
+            text = pattern.sub(lambda match: " " * len(match[0]), text)
+        return list(itertools.islice(self.spell_out(text).respellings, MAX_HINTS))
 
-    def said(self, text: str) -> SaidText:
+    def spell_out(self, text: str) -> SaidText:
         """Return a text with what the checkpoint says of it."""
         return spell_out(text, self._card.spell_out)
 

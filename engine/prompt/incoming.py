@@ -67,12 +67,12 @@ class IncomingText:
 
     def _line_end(self, text: str, at: int, end: int) -> tuple[int, bool]:
         """Return (end of the first line or pause marker that ends after `at`, True), or else (end, False)."""
-        for found in _LINE_END.finditer(text, at, end):
-            opens = text.rfind("[", at, found.start())
+        for match in _LINE_END.finditer(text, at, end):
+            opens = text.rfind("[", at, match.start())
             before = "" if opens >= 0 else self._text[self._text.rfind("[") :]
-            marker = before + text[max(opens, at) : found.end()]
-            if found[0] == "\n" or (marker.find("]") == len(marker) - 1 and is_pause(marker)):
-                return found.end(), True
+            marker = before + text[max(opens, at) : match.end()]
+            if match[0] == "\n" or (marker.find("]") == len(marker) - 1 and is_pause(marker)):
+                return match.end(), True
         return end, False
 
     def _may_cut(self, is_said: bool, is_over: bool) -> bool:
@@ -109,15 +109,15 @@ class IncomingText:
 
     def _unit(self, text: str) -> str:
         """Return a part of the text with the tags it inherits."""
-        said = text.strip()
-        if not said:
+        unit = text.strip()
+        if not unit:
             self._gap += text.count("\n")
             return ""
-        begin = text.index(said)
+        begin = text.index(unit)
         if self._gap + text.count("\n", 0, begin) > 1:  # a new paragraph
             self._tags = {}
-        self._gap = text.count("\n", begin + len(said))
-        own = leading_tags(said)
+        self._gap = text.count("\n", begin + len(unit))
+        own = leading_tags(unit)
         inherited = "".join(tag for slot, tag in self._tags.items() if slot not in own)
         self._tags |= own
-        return inherited + said
+        return inherited + unit

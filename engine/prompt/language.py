@@ -151,8 +151,8 @@ def foreign(text: str, known: Iterable[str]) -> list[str]:
     """Return adjectives for text in none of the `known` languages: "Chinese", "Cyrillic"."""
     codes = {_primary(code) for code in known}
     text = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")
-    found = [*_foreign_scripts(text, codes), *_foreign_latin(text, codes)]
-    return list(dict.fromkeys(found))
+    languages = [*_foreign_scripts(text, codes), *_foreign_latin(text, codes)]
+    return list(dict.fromkeys(languages))
 
 
 def _primary(code: str) -> str:

@@ -146,13 +146,13 @@ def _seed(number: int, seed: str) -> int | None:
 
 def _named(row: str, names: list[str]) -> list[str]:
     """Normalise column names. Raises HiggsError if one is unknown or repeats."""
-    found = [name.strip().casefold() for name in names]
-    for name in found:
+    columns = [name.strip().casefold() for name in names]
+    for name in columns:
         if name not in FIELDS:
             raise HiggsError(f"{row}: {shown(name)} is not a known column. {_KNOWN} Rename or remove it.")
-        if found.count(name) > 1:
+        if columns.count(name) > 1:
             raise HiggsError(f"{row}: the column {name} appears twice. Remove one.")
-    return found
+    return columns
 
 
 def _delimiter_of(text: str) -> str:

@@ -117,7 +117,7 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
     lines = list(lines)
     start_of, neutral = functools.cache(_start_of), functools.cache(_is_neutral)  # lines recur
     starts, directions = [start_of(line) for line in lines], direction_lines(lines)
-    found, is_last = [], True  # no words of its own follow the line
+    parsed, is_last = [], True  # no words of its own follow the line
     for at in reversed(range(len(lines))):
         line, start = lines[at], starts[at]
         after, other = (lines[at + 1], starts[at + 1]) if at + 1 < len(lines) else ("", None)
@@ -126,10 +126,10 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
         elif start and is_loud(start) and (not after.strip() or (other and is_loud(other))):
             start = replace(start, form=Form.LOOSE)
         is_neutral = is_last if directions[at] and start else directions[at] or (start is None and neutral(line))
-        found.append(ParsedLine(line, start, is_neutral, directions[at]))
+        parsed.append(ParsedLine(line, start, is_neutral, directions[at]))
         if line.strip():
             is_last = start is not None and start.form in (Form.COLON, Form.BRACKET) and not is_said(start.name)
-    return found[::-1]
+    return parsed[::-1]
 
 
 def is_said(name: str) -> bool:

@@ -61,23 +61,27 @@ def plan(
     check_pauses(scripts)
     chunks: list[Chunk] = []
     warnings: list[str] = []
-    asked, said = 0.0, Counter()  # silence at the end of the previous turn; counts of spoken chunks
+    last_silence, occurrences = 0.0, Counter()  # silence at the end of the previous turn; counts of spoken chunks
     for number, (turn, script) in enumerate(zip(turns, scripts, strict=True)):
         warnings += script.warnings
         if is_dialogue and not is_spoken(script.text):
-            asked += script.silence
+            last_silence += script.silence
             continue
         texts, silences = split_script(script, *chunk_seconds(script, turn.speaker))
-        asked, before = silences[-1], asked + silences[0]
+        last_silence, before = silences[-1], last_silence + silences[0]
         # A turn starts a new segment even without silence before it, except for the first.
         begin = (before or params.turn_gap) if chunks else (before or None)
         own = params if turn.seed is None else replace(params, seed=turn.seed)
-        counts = said if turn.occurrence is None else Counter({(turn.speaker, text): turn.occurrence for text in texts})
+        counts = (
+            occurrences
+            if turn.occurrence is None
+            else Counter({(turn.speaker, text): turn.occurrence for text in texts})
+        )
         for text, silence in zip(texts, [begin, *(seconds or None for seconds in silences[1:-1])], strict=True):
             index = counts[turn.speaker, text] if is_dialogue else (turn.occurrence or 0) + len(chunks)
             counts[turn.speaker, text] += 1
             chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
-    return Plan(chunks, asked, warnings)
+    return Plan(chunks, last_silence, warnings)
 
 
 def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None:
@@ -89,7 +93,7 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
     silence = sum(script.silence for script in scripts)
     if silence <= MAX_PAUSE_SECONDS_IN_ALL:
         return
-    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.said) for script in scripts))
+    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.spoken_text) for script in scripts))
     if silence > most:
         raise HiggsError(
             f"The pauses in the text add up to {silence:,.0f} s, but at most {most:,.0f} s are allowed at once. "

@@ -53,15 +53,15 @@ class _Words:
             else:
                 self._exact[len(word), word] = (order, spelling)
             lengths.setdefault(word[0].casefold(), set()).add(len(word))
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        self._lengths = {first: sorted(known, reverse=True) for first, known in lengths.items()}
         firsts = "".join(map(re.escape, {word[0] for word in spelled}))
         self._next = re.compile(f"(?P<markup>{_MARKUP})|(?i:[{firsts}])")
 
     def replaced(self, text: str) -> str:
         parts, done, at = [], 0, 0
-        while found := self._next.search(text, at):
-            start, at = found.start(), found.end()
-            if found["markup"] is None and (entry := self._at(text, start)):
+        while match := self._next.search(text, at):
+            start, at = match.start(), match.end()
+            if match["markup"] is None and (entry := self._at(text, start)):
                 length, spelling = entry
                 parts += [text[done:start], spelling]
                 done = at = start + length
@@ -75,8 +75,8 @@ class _Words:
             word, stop = text[start : start + length], start + length
             if len(word) < length or (stop < len(text) and _is_joined(word[-1], text[stop])):
                 continue
-            found = self._exact.get((length, word)), self._any_case.get((length, word.casefold()))
-            if entry := min(filter(None, found), default=None):
+            entries = self._exact.get((length, word)), self._any_case.get((length, word.casefold()))
+            if entry := min(filter(None, entries), default=None):
                 return length, entry[1]
         return None
 

@@ -14,7 +14,7 @@ class Respelling:
 
     start: int
     stop: int
-    said: str
+    spelling: str
 
 
 @dataclass(frozen=True)
@@ -33,31 +33,31 @@ class SaidText:
         at = 0
         for one in self.respellings:
             yield self.written[at : one.start]
-            yield one.said
+            yield one.spelling
             at = one.stop
         yield self.written[at:]
 
     @functools.cached_property
     def _edges(self) -> tuple[list[int], list[int]]:
         """Both edges of each respelling, as written and as said."""
-        written, said, by = [0], [0], 0
+        written, spoken, by = [0], [0], 0
         for one in self.respellings:
             written += [one.start, one.stop]
-            said += [one.start + by, one.start + by + len(one.said)]
-            by += len(one.said) - (one.stop - one.start)
-        return [*written, len(self.written)], [*said, len(self.written) + by]
+            spoken += [one.start + by, one.start + by + len(one.spelling)]
+            by += len(one.spelling) - (one.stop - one.start)
+        return [*written, len(self.written)], [*spoken, len(self.written) + by]
 
     def as_written(self, start: int, stop: int) -> tuple[int, int]:
         """Return the characters of the written text that text[start:stop] says. A respelling is shared out evenly."""
         if not self.respellings:
             return start, stop
-        written, said = self._edges
-        return int(_moved(start, said, written)), -int(-_moved(stop, said, written) // 1)
+        written, spoken = self._edges
+        return int(_moved(start, spoken, written)), -int(-_moved(stop, spoken, written) // 1)
 
     def part(self, start: int, stop: int) -> str:
         """Return what is said of written[start:stop]."""
-        written, said = self._edges
-        return self.text[int(_moved(start, written, said)) : -int(-_moved(stop, written, said) // 1)]
+        written, spoken = self._edges
+        return self.text[int(_moved(start, written, spoken)) : -int(-_moved(stop, written, spoken) // 1)]
 
 
 def _moved(at: int, edges: list[int], others: list[int]) -> float:

@@ -25,7 +25,7 @@ class Pause:
 
     at: int  # before the character of that index
     seconds: float
-    asked: bool = True  # written in the text; False for a paragraph gap
+    is_written: bool = True  # written in the text; False for a paragraph gap
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Script:
     joined: frozenset[int] = frozenset()
 
     @property
-    def said(self) -> str:
+    def spoken_text(self) -> str:
         """The text that is said."""
         return SaidText(self.text, self.respellings).text
 
     @property
     def silence(self) -> float:
         """Total seconds of the pauses written in the text."""
-        return sum(pause.seconds for pause in self.pauses if pause.asked)
+        return sum(pause.seconds for pause in self.pauses if pause.is_written)
 
 
 def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
@@ -72,7 +72,7 @@ def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
             pauses.append(Pause(length, seconds))
     text = "".join([*parts, text[end:]])
     if paragraph_gap:
-        pauses += [Pause(gap.end(), paragraph_gap, asked=False) for gap in _PARAGRAPH.finditer(text)]
+        pauses += [Pause(gap.end(), paragraph_gap, is_written=False) for gap in _PARAGRAPH.finditer(text)]
     return Script(text, tuple(sorted(pauses, key=lambda pause: pause.at)), few(warnings))
 
 
@@ -99,22 +99,22 @@ def is_comment(line: str) -> bool:
 
 def _seconds(marker: re.Match) -> tuple[float, str]:
     """Return (seconds of a marker, warning)."""
-    inside, told = " ".join(marker[1].split()), f'"{shown_name(marker[0])}"'
+    inside, quote = " ".join(marker[1].split()), f'"{shown_name(marker[0])}"'
     if not inside.strip(" :"):
         return PAUSE, ""
     length = _LENGTH.fullmatch(inside) if len(inside) <= _LONGEST else None
     if length is None:
-        return 0.0, f"{told} was left out: it has no valid length. Write it like this: [pause 1.5]."
+        return 0.0, f"{quote} was left out: it has no valid length. Write it like this: [pause 1.5]."
     seconds = float(length[1].replace(",", "."))
     unit = (length[2] or "").lower()
     is_guess = not unit and seconds > MAX_PAUSE
     if unit.startswith("m") or is_guess:
         seconds /= 1000
     if seconds > MAX_PAUSE:
-        return MAX_PAUSE, f"{told} was shortened to {MAX_PAUSE:.0f} seconds, the longest pause."
+        return MAX_PAUSE, f"{quote} was shortened to {MAX_PAUSE:.0f} seconds, the longest pause."
     if is_guess:
         return seconds, (
-            f"{told} was read as {seconds:g} seconds: without a unit, numbers above {MAX_PAUSE:.0f} are milliseconds. "
+            f"{quote} was read as {seconds:g} seconds: without a unit, numbers above {MAX_PAUSE:.0f} are milliseconds. "
             f"Write {1000 * seconds:g} ms if that is right, or use at most {MAX_PAUSE:.0f} seconds."
         )
     return seconds, ""

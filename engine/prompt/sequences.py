@@ -35,7 +35,7 @@ class Prompts(Protocol):
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool: ...
 
-    def said(self, text: str) -> SaidText: ...
+    def spell_out(self, text: str) -> SaidText: ...
 
     @property
     def follows(self) -> Callable[[str], bool]: ...
@@ -61,7 +61,7 @@ class SequenceBuilder:
         self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
         self.warnings: list[str] = []
         self.most_seconds = builder.chunk_seconds
-        self.said, self.follows = builder.said, builder.follows
+        self.spell_out, self.follows = builder.spell_out, builder.follows
         self.is_limited = False  # True if that made chunks shorter than they were wanted
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
@@ -72,18 +72,18 @@ class SequenceBuilder:
         which wait for it and must fit beside it. In a dialogue it is not shortened, so that a turn is split the same
         way at any place.
         """
-        asked, most, voice = (
+        configured, most, voice = (
             self._params.chunk_seconds or math.inf,
             self.most_seconds,
             self._speakers.given.get(speaker),
         )
-        self.is_limited |= most < min(asked, estimate_seconds(script.said))
-        wanted = min(asked, most)
+        self.is_limited |= most < min(configured, estimate_seconds(script.spoken_text))
+        wanted = min(configured, most)
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
         if wanted == math.inf:
             return 0.0, first
         overhead, tokens = self._builder.measure(script.text, voice, self._scene)
-        seconds = max(1.0, estimate_seconds(script.said))
+        seconds = max(1.0, estimate_seconds(script.spoken_text))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
         fits = self._budget(overhead) / per_second
         if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):

@@ -53,12 +53,12 @@ class Speakers:
         for speaker, own in places_of.items():
             if speaker in self.given:
                 continue
-            said = [sequence for place in own if (sequence := spoken[place]) is not None]
-            if len(said) == len(own) or len(own) == 1:
+            finished = [sequence for place in own if (sequence := spoken[place]) is not None]
+            if len(finished) == len(own) or len(own) == 1:
                 continue
-            short = sum(sequence.num_frames for sequence in said) < LEAST_REFERENCE_FRAMES
-            if not said or (short and chunks[own[len(said)]].silence is not None):
-                places.append(own[len(said)])
+            short = sum(sequence.num_frames for sequence in finished) < LEAST_REFERENCE_FRAMES
+            if not finished or (short and chunks[own[len(finished)]].silence is not None):
+                places.append(own[len(finished)])
         return places
 
     def refer(self, speaker: str, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import english
 from .said import Respelling, SaidText
 
-TABLES = {"en": english.found}
+TABLES = {"en": english.spellings}
 _OWN = {"\u2116": "No. ", "\u00a0": " ", "\u202f": " "}  # folded in a way of their own
 _FOLDED = ("<compat>", "<wide>", "<font>", "<circle>", "<square>", "<fraction>")  # and others are kept: ², ™, ...
 
@@ -26,36 +26,38 @@ def spell_out(text: str, language: str) -> SaidText:
 
 def _respellings(text: str, folded: str, places: list[int], table: english.Table) -> Iterator[Respelling]:
     before, end = "", 0  # what is said last so far
-    for start, stop, said in _with_folded(text, folded, places, table(folded)):
+    for start, stop, spelling in _with_folded(text, folded, places, table(folded)):
         first, last = places[start], places[stop - 1] + 1
-        while first < last - 1 and said[:1].isspace() and said[0] == text[first]:
-            first, said = first + 1, said[1:]
-        while first < last - 1 and said[-1:].isspace() and said[-1] == text[last - 1]:
-            last, said = last - 1, said[:-1]
-        if first < end or text[first:last] == said:
+        while first < last - 1 and spelling[:1].isspace() and spelling[0] == text[first]:
+            first, spelling = first + 1, spelling[1:]
+        while first < last - 1 and spelling[-1:].isspace() and spelling[-1] == text[last - 1]:
+            last, spelling = last - 1, spelling[:-1]
+        if first < end or text[first:last] == spelling:
             continue
         before = text[first - 1 : first] if first > end else before
-        blank = " " if said and _is_joined(before, said[0]) else ""
-        after = " " if said and _is_joined(said[-1], text[last : last + 1]) else ""
-        yield Respelling(first, last, blank + said + after)
-        before, end = (blank + said + after)[-1:] or before, last
+        blank = " " if spelling and _is_joined(before, spelling[0]) else ""
+        after = " " if spelling and _is_joined(spelling[-1], text[last : last + 1]) else ""
+        yield Respelling(first, last, blank + spelling + after)
+        before, end = (blank + spelling + after)[-1:] or before, last
 
 
 def _is_joined(one: str, other: str) -> bool:
     return one.isalnum() and other.isalnum()
 
 
-def _with_folded(text: str, folded: str, places: list[int], found: Iterator[english.Found]) -> Iterator[english.Found]:
+def _with_folded(
+    text: str, folded: str, places: list[int], spellings: Iterator[english.Spelling]
+) -> Iterator[english.Spelling]:
     """Add the words whose letters alone were folded."""
     at = 0
-    for start, stop, said in found:
+    for start, stop, spelling in spellings:
         yield from _folded_words(text, folded, places, at, start)
-        yield start, stop, said
+        yield start, stop, spelling
         at = stop
     yield from _folded_words(text, folded, places, at, len(folded))
 
 
-def _folded_words(text: str, folded: str, places: list[int], start: int, stop: int) -> Iterator[english.Found]:
+def _folded_words(text: str, folded: str, places: list[int], start: int, stop: int) -> Iterator[english.Spelling]:
     if len(text) == len(folded) and text[start:stop] == folded[start:stop]:
         return
     for word in english.WORD.finditer(folded, start, stop):

@@ -23,15 +23,15 @@ def join_titles(script: Script, follows: Callable[[str], bool]) -> Script:
     A title is a line without a stop before a paragraph with one, perhaps with another title between them. In place of
     the gap's silence it has the model's own pause, if follows(tag): that is no longer than the longest of these.
     """
-    gaps = [pause for pause in script.pauses if not pause.asked]
+    gaps = [pause for pause in script.pauses if not pause.is_written]
     if not gaps or gaps[0].seconds > max(PAUSE_SECONDS.values()):
         return script
     text, edges = script.text, [0, *(gap.at for gap in gaps), len(script.text)]
-    asked = [pause.at for pause in script.pauses if pause.asked]
+    written = [pause.at for pause in script.pauses if pause.is_written]
     kinds = []
     for start, stop in pairwise(edges):
         paragraph = text[start:stop].strip()
-        is_alone = bisect_left(asked, start + 1) == bisect_left(asked, stop + 1)  # no pause that is wanted follows
+        is_alone = bisect_left(written, start + 1) == bisect_left(written, stop + 1)  # no pause that is wanted follows
         kinds.append("title" if is_alone and is_title(paragraph) else "prose" if _is_prose(paragraph) else "")
     joined = [
         at
@@ -47,7 +47,7 @@ def join_titles(script: Script, follows: Callable[[str], bool]) -> Script:
         return at + len(pause) * bisect_left(ends, at)
 
     inner = {edges[at + 1] for at in joined}
-    pauses = [replace(one, at=moved(one.at)) for one in script.pauses if one.asked or one.at not in inner]
+    pauses = [replace(one, at=moved(one.at)) for one in script.pauses if one.is_written or one.at not in inner]
     return replace(script, text=pause.join(parts), pauses=tuple(pauses), joined=frozenset(map(moved, inner)))
 
 

@@ -28,7 +28,7 @@ class Vocabulary:
         data = parse_object(path, source)
         if not isinstance(data.get("model"), dict):
             raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
-        with self._told("read"):
+        with self._translated_errors("read"):
             self._tokenizer = Tokenizer.from_str(source)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -38,7 +38,7 @@ class Vocabulary:
         self.guard = TextGuard(self._commands.values(), not self.family.has_tags, str(path))
 
     @contextlib.contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _translated_errors(self, done: str) -> Iterator[None]:
         """Translate bare Exceptions and Rust panics of `tokenizers` to HiggsError. Others propagate."""
         try:
             yield
@@ -78,7 +78,7 @@ class Vocabulary:
             if self.guard.is_tag(piece):
                 yield self.added[piece], at, at + len(piece)
             else:
-                with self._told("used"):
+                with self._translated_errors("used"):
                     encoded = self._tokenizer.encode(piece, add_special_tokens=False)
                 for token, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True):
                     # A tokenizer that normalises may still turn look-alike characters into a command.

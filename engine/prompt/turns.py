@@ -52,10 +52,10 @@ class DialogueReader:
         self._lines = [line for part in parts for line in part if not line.is_neutral]
         self._units = [parts] if are_cues else [[[line] for line in self._lines], _paragraphs(parts)]
         self._forms = {Form.COLON, Form.BRACKET} | self._weak_forms(are_cues)
-        self.found = [line.start for line in self._lines if line.start and self._is_candidate(line.start)]
-        own = {start.key for start in self.found}
+        self.candidates = [line.start for line in self._lines if line.start and self._is_candidate(line.start)]
+        own = {start.key for start in self.candidates}
         loose = [line.start for line in self._lines if line.start and line.start.form not in self._forms]
-        self._counts = Counter(start.key for start in self.found)
+        self._counts = Counter(start.key for start in self.candidates)
         self._counts.update(start.key for start in loose if not self._voices and self._may_be_loose(start, own))
         self._unknown: dict[str, str] = {}  # names read as text, by key
         self._unnamed: list[tuple[str, str]] = []  # screenplay paragraphs without a name, and their speakers
@@ -69,7 +69,7 @@ class DialogueReader:
             forms = self._forms - ({Form.BRACKET} if are_cues else set())
             is_all = any(_are_named(units, forms) for units in self._units)
             at_top = self._at_top(forms)
-            for start in self.found:
+            for start in self.candidates:
                 is_name = (is_all and start.form in forms) or start.key in at_top or self._counts[start.key] > 1
                 (self._names if is_name else self._unknown).setdefault(start.key, start.name)
             self._unknown = {key: name for key, name in self._unknown.items() if key not in self._names}
@@ -78,7 +78,7 @@ class DialogueReader:
     @property
     def found_names(self) -> tuple[str, ...]:
         """Possible speaker names, at most MAX_NAMES."""
-        return tuple(dict.fromkeys(start.name for start in self.found))[:MAX_NAMES]
+        return tuple(dict.fromkeys(start.name for start in self.candidates))[:MAX_NAMES]
 
     @property
     def keys(self) -> frozenset[str]:
@@ -87,28 +87,28 @@ class DialogueReader:
 
     def turns(self, lines: Iterable[ParsedLine], speaker: str = "") -> list[Turn]:
         """Return the turns of some lines. speaker: of text before the first name. Raises as `read_dialogue`."""
-        turns, settings, said, name = [], TurnSettings(), [], None
+        turns, settings, turn_lines, name = [], TurnSettings(), [], None
 
         def end():
             leads = "".join(settings.leads)
-            if (text := "\n".join(said).replace("\\#", "#").strip()) or is_spoken(leads):
+            if (text := "\n".join(turn_lines).replace("\\#", "#").strip()) or is_spoken(leads):
                 turns.append(Turn(speaker, leads + text, settings.seed, settings.volume))
 
         for at, (line, start, is_neutral, is_direction) in enumerate(lines):
-            is_after_gap = len(said) > 1 and not said[-1].strip()
+            is_after_gap = len(turn_lines) > 1 and not turn_lines[-1].strip()
             if start is not None and self._begins_turn(start, is_direction):
                 end()
-                speaker, name, told = self._names[start.key], start, len(self.warnings)
+                speaker, name, warned = self._names[start.key], start, len(self.warnings)
                 settings = settings_of(start, self._knows_tag, self.warnings)
-                self.unsaid += [(at, 0, _place(start.text, line), says) for says in self.warnings[told:] or [""]]
-                said = [self._without_leads(at, line, start.text, start.name, settings.leads)]
+                self.unsaid += [(at, 0, _place(start.text, line), says) for says in self.warnings[warned:] or [""]]
+                turn_lines = [self._without_leads(at, line, start.text, start.name, settings.leads)]
                 if start.form not in self._forms:
                     self._loose.append(line.strip())
-            elif name and said == [""] and (lead_of(line.strip())[0]) and not self._are_cues:
-                said = [self._without_leads(at, line, line.strip(), name.name, settings.leads)]
+            elif name and turn_lines == [""] and (lead_of(line.strip())[0]) and not self._are_cues:
+                turn_lines = [self._without_leads(at, line, line.strip(), name.name, settings.leads)]
             elif is_direction and self._is_script:
                 self._leave_out(at, line.find(line.strip()), line.strip())
-                said += filter(None, [pauses_in(line)])
+                turn_lines += filter(None, [pauses_in(line)])
                 if start:
                     self._unknown.pop(start.key, None)
             else:
@@ -116,7 +116,7 @@ class DialogueReader:
                     self._unnamed.append((line.strip(), name.name))
                 if self._is_like_name(line, start) and not is_neutral:
                     self._doubtful.append(line.strip())
-                said.append(self._without_actions(at, line, line))
+                turn_lines.append(self._without_actions(at, line, line))
         end()
         return turns
 
@@ -126,10 +126,10 @@ class DialogueReader:
             direction, inside, rest = lead_of(text)
             if not direction:
                 break
-            start, tags, told = _place(text, line), manner_tags(inside), len(self.warnings)
+            start, tags, warned = _place(text, line), manner_tags(inside), len(self.warnings)
             if any(tags.values()) or not tags:
                 leads += manner_leads(inside, name, self._knows_tag, self.warnings)
-                self.unsaid += [(at, start, start + len(direction), says) for says in self.warnings[told:] or [""]]
+                self.unsaid += [(at, start, start + len(direction), says) for says in self.warnings[warned:] or [""]]
             else:
                 self._leave_out(at, start, direction)
             text = rest
@@ -157,8 +157,8 @@ class DialogueReader:
     def doubts(self, turns: Iterable[Turn]) -> list[str]:
         """Return a warning per ambiguity."""
         speakers = {speaker_key(turn.speaker): turn.speaker for turn in turns if turn.speaker}
-        if not speakers and (told := self._said_as_text(2)):
-            return told
+        if not speakers and (warnings := self._said_as_text(2)):
+            return warnings
         if not speakers:
             return [_NO_SPEAKER] if self._looks_like_script() else []
         doubts = []
@@ -281,7 +281,7 @@ class DialogueReader:
             or bool(_LIKE_NAME.match(line) and not stage_directions(line))
             for start, line in begins
         )
-        is_sure = bool(self.found) or any(start and is_loud(start) for _, start, *_ in self._lines)
+        is_sure = bool(self.candidates) or any(start and is_loud(start) for _, start, *_ in self._lines)
         return 2 * alike >= len(self._lines) and (alike > 1 or is_sure)
 
 
@@ -298,8 +298,8 @@ def _place(text: str, line: str) -> int:
 
 def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
     """True if every unit but the first begins with a name, and there are several names."""
-    said = [[line.start for line in unit if not line.is_neutral] for unit in units]
-    firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in said if starts]
+    unit_starts = [[line.start for line in unit if not line.is_neutral] for unit in units]
+    firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in unit_starts if starts]
     names = [start for start in firsts if start]
     is_all = None not in firsts[1:] and len({start.key for start in names}) > 1
     return is_all and not any(start.name[0].islower() for start in names)
@@ -307,14 +307,14 @@ def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
 
 def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
     """Return paragraphs, separated by blank lines."""
-    found: list[list[ParsedLine]] = [[]]
+    paragraphs: list[list[ParsedLine]] = [[]]
     for part in parts:
         for line in part:
             if line.text.strip():
-                found[-1].append(line)
-            elif found[-1]:
-                found.append([])
-    return found
+                paragraphs[-1].append(line)
+            elif paragraphs[-1]:
+                paragraphs.append([])
+    return paragraphs
 
 
 def listed(names: Sequence[str]) -> str:

@@ -65,7 +65,7 @@ class Mending:
         self._badness, self._retries, self._speak = badness, retries, speak
         self._running: dict[Sequence, Repair] = {}
         self._texts = sentence_texts(spoken.text)
-        self._level, self._pace = speech_level(wav), _pace(spoken.said or spoken.text, wav)
+        self._level, self._pace = speech_level(wav), _pace(spoken.spoken_text or spoken.text, wav)
         self.repairs = [self._wanted(*item) for item in sorted(wanted.items())] if wanted else self._needed()
         self._bad = {number for repair in self.repairs for number in range(*repair.passage.sentences)}
 
@@ -97,7 +97,7 @@ class Mending:
         """Add a finished try with its audio [n] and flaws. Returns the next one if it is needed."""
         repair = self._running.pop(sequence)
         repair.flaws.append(flaws)
-        badness = self._badness(flaws) + _UNLIKE * self._is_unlike(sequence.said or sequence.text, wav)
+        badness = self._badness(flaws) + _UNLIKE * self._is_unlike(sequence.spoken_text or sequence.text, wav)
         if badness < repair.badness:
             repair.kept, repair.badness = len(repair.flaws), badness
             repair.codes, repair.wav = torch.cat(sequence.codes), wav

@@ -142,14 +142,14 @@ class SpeechRequest:
     def _plan(self):
         """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
-        how = prompts.chunk_seconds, prompts.is_spoken, prompts.said, prompts.follows
+        how = prompts.chunk_seconds, prompts.is_spoken, prompts.spell_out, prompts.follows
         planned = plan(self._turns, self._params, self._dialogue is not None, *how)
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
             why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
-        expected = [estimate_frames(prompts.said(chunk.text).text) for chunk in self._chunks]
+        expected = [estimate_frames(prompts.spell_out(chunk.text).text) for chunk in self._chunks]
         self._remaining = sum(expected)
         soon = _SOON if self._listener.on_audio is not None else 0
         starts = accumulate(expected, initial=0)

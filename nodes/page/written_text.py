@@ -56,7 +56,7 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     script = _dialogue(text, check) if kind == "script" else None
     said, unsaid = (text, ()) if script is None else (script.said, script.unsaid)
     try:
-        seconds = _seconds(kind, text, script, params, check.said) * max(1.0, settings.get("takes", 1.0))
+        seconds = _seconds(kind, text, script, params, check.spell_out) * max(1.0, settings.get("takes", 1.0))
     except HiggsError:  # half a row or file name; if it stays so, the run reports it
         seconds = None
     place = _place_in(text)
@@ -87,11 +87,11 @@ def _said(kind: str, text: str, check: TextCheck) -> list[dict]:
         {
             "start": place(one.start),
             "stop": place(one.stop),
-            "said": one.said.strip(),
-            "entry": _entry(text[one.start : one.stop].strip(), one.said.strip()),
+            "said": one.spelling.strip(),
+            "entry": _entry(text[one.start : one.stop].strip(), one.spelling.strip()),
         }
         for one in (() if kind == "lines" else check.respellings(text, kind == "srt"))
-        if one.said.strip(" .,")
+        if one.spelling.strip(" .,")
     ]
 
 

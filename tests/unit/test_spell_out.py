@@ -67,7 +67,7 @@ def test_pronunciations_come_first():
 
 def test_places_lead_back_to_the_written_text():
     found = spell_out("At 06:32 THE \ufb01sh ate \U0001f600 5km.", "en")
-    parts = [(found.written[one.start : one.stop], one.said) for one in found.respellings]
+    parts = [(found.written[one.start : one.stop], one.spelling) for one in found.respellings]
     others = [("THE", "the"), ("\ufb01sh", "fish"), (" \U0001f600", ""), ("5km", "five kilometers")]
     assert parts == [("06:32", "six thirty-two"), *others]
     start = found.text.index("five")
@@ -83,7 +83,7 @@ def test_chunks_are_as_long_as_what_is_said_and_no_cut_is_inside():
     lengths = [estimate_seconds(said(chunk.text)) for chunk in planned.chunks]
     assert len(lengths) > 2 and max(lengths) <= limit
     assert " ".join(chunk.text for chunk in planned.chunks) == text
-    assert Script(text, (), (), spell_out(text, "en").respellings).said == said(text)
+    assert Script(text, (), (), spell_out(text, "en").respellings).spoken_text == said(text)
 
 
 def test_an_unknown_table_is_noted(tmp_path):
@@ -97,11 +97,11 @@ def test_an_unknown_table_is_noted(tmp_path):
 def test_hints_leave_names_cues_and_comments_alone():
     check = text_check(EMBEDDED)
     script = "# NASA 5\nANNA: At 5.\n[TOM]\nIt is 6:30."
-    assert [one.said for one in check.respellings(read_dialogue(script, ["Anna", "Tom"]).said)] == [
+    assert [one.spelling for one in check.respellings(read_dialogue(script, ["Anna", "Tom"]).said)] == [
         "five",
         "six thirty",
     ]
-    assert [one.said for one in check.respellings("7\n00:00:01,000 --> 00:00:02,000\nOn 5 May.", True)] == [
+    assert [one.spelling for one in check.respellings("7\n00:00:01,000 --> 00:00:02,000\nOn 5 May.", True)] == [
         "the fifth of May"
     ]
 

@@ -72,7 +72,7 @@ class RemotePrompts:
             audio,
             tuple(dict.fromkeys(warnings)),
             text=text,
-            said=text,
+            spoken_text=text,
             voice=voice,
             params=params,
             index=index,
@@ -87,7 +87,7 @@ class RemotePrompts:
         """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._guard.speakable(self._guard.clean(text, warn))
 
-    def said(self, text: str) -> SaidText:
+    def spell_out(self, text: str) -> SaidText:
         """Return the text as written: the server spells out what its model needs."""
         return SaidText(text)
 
