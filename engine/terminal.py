@@ -209,7 +209,7 @@ def narrate(args: argparse.Namespace) -> int:
             raise
     for file in report.files:
         print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', unchanged'}")
-    for warning in report.told:
+    for warning in report.messages:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)

@@ -287,7 +287,7 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     made = f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, made in {duration(report.elapsed)}."
     return info(
         [f"{made} {report.outcome}", *([f"Left out: {', '.join(book.left_out)}."] if book.left_out else [])],
-        (*model.model.warnings, *report.told),
+        (*model.model.warnings, *report.messages),
         report.spoken_again,
         [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files],
         model.model.label,

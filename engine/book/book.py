@@ -92,14 +92,14 @@ def is_scene_break(text: str) -> bool:
 
 def narrated(paragraphs: Iterable[Paragraph], left_out: Counter[str]) -> list[Turn]:
     """Return paragraphs as the narrator's turns, without note marks, which are counted in `left_out`."""
-    said: list[list[str]] = []  # words of each turn, and the pauses behind them
+    turn_parts: list[list[str]] = []  # words of each turn, and the pauses behind them
     for paragraph in paragraphs:
         text = without_marks(paragraph.text, left_out).strip()
         script = read_pauses(text)
         if is_spoken(script.text) and not is_scene_break(text):
-            said.append([text, BREAK] if paragraph.level else [text])
-        elif said and script.pauses:
-            said[-1].append(text)
-        elif said and (not text or is_scene_break(text)) and not said[-1][-1].endswith(BREAK):
-            said[-1].append(BREAK)
-    return [Turn("", " ".join(parts)) for parts in said]
+            turn_parts.append([text, BREAK] if paragraph.level else [text])
+        elif turn_parts and script.pauses:
+            turn_parts[-1].append(text)
+        elif turn_parts and (not text or is_scene_break(text)) and not turn_parts[-1][-1].endswith(BREAK):
+            turn_parts[-1].append(BREAK)
+    return [Turn("", " ".join(parts)) for parts in turn_parts]

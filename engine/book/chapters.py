@@ -48,9 +48,9 @@ def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voic
     width = len(str(len(numbered)))
     planned = []
     for number, chapter in enumerate(numbered, 1):
-        said = [[known[turn.speaker], turn.speaker, turn.text, turn.seed, turn.volume, turn.occurrence]
-                for turn in chapter.turns]  # fmt: skip
-        made_of = json.dumps([book.title, book.author, number, chapter.title, said, *sound])
+        turns = [[known[turn.speaker], turn.speaker, turn.text, turn.seed, turn.volume, turn.occurrence]
+                 for turn in chapter.turns]  # fmt: skip
+        made_of = json.dumps([book.title, book.author, number, chapter.title, turns, *sound])
         name = f"{number:0{max(2, width)}} {portable(chapter.title)}".strip()
         planned.append(PlannedChapter(number, chapter, name, hashlib.sha256(made_of.encode()).hexdigest()))
     return planned
@@ -61,14 +61,14 @@ def number_turns(book: Book) -> list[Chapter]:
 
     So the noise depends neither on batches nor on what was spoken already.
     """
-    said = Counter()
+    occurrences = Counter()
     chapters = []
     for chapter in book.chapters:
         turns = []
         for turn in chapter.turns:
             words = turn.speaker, read_pauses(turn.text).text.strip()
-            turns.append(replace(turn, occurrence=said[words]))
-            said[words] += 1
+            turns.append(replace(turn, occurrence=occurrences[words]))
+            occurrences[words] += 1
         chapters.append(replace(chapter, turns=tuple(turns)))
     return chapters
 
@@ -117,5 +117,5 @@ def _digest_of(text: str) -> str:
 
 
 def _digest(voice: Voice) -> str:
-    told = voice.codes.numpy().tobytes() + repr((voice.codes.shape, voice.transcript)).encode()
-    return hashlib.sha256(told).hexdigest()
+    data = voice.codes.numpy().tobytes() + repr((voice.codes.shape, voice.transcript)).encode()
+    return hashlib.sha256(data).hexdigest()

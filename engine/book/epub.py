@@ -85,7 +85,7 @@ class _EpubReader:
             raise HiggsError(f"{self._path} is protected (DRM) and cannot be read. Use an unprotected copy.")
         kept = list(self._documents(package))
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)), self._silence.left_out)
-        left_out = (*dict.fromkeys(self._left_out), *self._silence.told)
+        left_out = (*dict.fromkeys(self._left_out), *self._silence.summary)
         doubts = self._warnings[:1]  # stands for all
         for doubt in doubts:
             tell(doubt)
@@ -122,7 +122,7 @@ class _EpubReader:
         self, documents: list[tuple[str, Document]], contents: dict[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[Paragraph]]]:
         """Yield (title, paragraphs) between entries of the contents, or of each document if there are none."""
-        title, said = "", []
+        title, paragraphs = "", []
         for name, document in documents:
             starts = {at: label for anchor, at in document.anchors.items() if (label := contents.get((name, anchor)))}
             if (name, "") in contents:
@@ -131,10 +131,10 @@ class _EpubReader:
                 starts[0] = next((one.text for one in document.paragraphs if one.level), "")
             for at, paragraph in enumerate(document.paragraphs):
                 if at in starts:
-                    yield title, said
-                    title, said = starts[at], []
-                said.append(paragraph)
-        yield title, said
+                    yield title, paragraphs
+                    title, paragraphs = starts[at], []
+                paragraphs.append(paragraph)
+        yield title, paragraphs
 
     def _contents(self, package: _Package) -> dict[tuple[str, str], str]:
         """Return (file, anchor) -> title of chapter starts. Nested entries in their parent's file count as sections."""
@@ -142,15 +142,15 @@ class _EpubReader:
         if not place or not self._find(place):
             return {}
         entries = links_in(self._text(place)) if package.navigation else self._ncx_entries(place)
-        found: dict[tuple[str, str], str] = {}
+        titles: dict[tuple[str, str], str] = {}
         files: set[str] = set()
         for depth, href, label in entries:
             target, _, anchor = href.partition("#")
             name = self._resolve(place, target)
             if label and (depth <= 1 or name not in files):
-                found.setdefault((name, unquote(anchor)), label)
+                titles.setdefault((name, unquote(anchor)), label)
             files.add(name)
-        return found
+        return titles
 
     def _ncx_entries(self, place: str) -> Iterator[tuple[int, str, str]]:
         for top in self._xml(place).iterfind("{*}navMap/{*}navPoint"):
@@ -174,10 +174,10 @@ class _EpubReader:
         spine = package.find("{*}spine")
         refs = [] if spine is None else [ref for ref in spine.findall("{*}itemref") if ref.get("linear") != "no"]
         navigation = next((item for item in items.values() if "nav" in item.get("properties", "").split()), None)
-        told = [
+        metadata = [
             package.find(f"{{*}}metadata/{{http://purl.org/dc/elements/1.1/}}{name}") for name in ("title", "creator")
         ]
-        title, author = (" ".join("".join(one.itertext()).split()) if one is not None else "" for one in told)
+        title, author = (" ".join("".join(one.itertext()).split()) if one is not None else "" for one in metadata)
         return _Package(
             title or self._path.stem,
             author,
@@ -217,8 +217,8 @@ class _EpubReader:
 
     def _text(self, name: str) -> str:
         data = self._data(name)
-        found = _DECLARED.search(data[:1024])
-        declared = found[1].decode() if found else ""
+        match = _DECLARED.search(data[:1024])
+        declared = match[1].decode() if match else ""
         text, doubts = decode_text(data, f"{self._path.name}: {name}", declared)
         self._warnings += doubts
         self._tags -= text.count("<")

@@ -44,8 +44,8 @@ def read_markdown(text: str, title: str) -> Book:
     """
     text, author = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n"), ""
     if front := _FRONT.match(text):
-        told = {name.lower(): value.strip().strip("\"'") for name, value in _FIELD.findall(front[1])}
-        title, author = told.get("title", title), told.get("author", "")
+        fields = {name.lower(): value.strip().strip("\"'") for name, value in _FIELD.findall(front[1])}
+        title, author = fields.get("title", title), fields.get("author", "")
         text = text[front.end() :]
     closed, end, rest = text.rpartition("-->")  # no comment ends after the last one
     silence = Silence()
@@ -64,18 +64,18 @@ def read_markdown(text: str, title: str) -> Book:
             parts.append((plain, []))
         parts[-1][1].append(Paragraph(plain, at))
     chapters = make_chapters(title, parts, silence.left_out)
-    return Book(title, chapters, author, tuple(silence.told), warnings=tuple(silence.warnings))
+    return Book(title, chapters, author, tuple(silence.summary), warnings=tuple(silence.warnings))
 
 
 def _blocks(text: str) -> Iterator[str]:
     """Yield each paragraph and heading as HTML."""
-    said: list[str] = []
+    lines: list[str] = []
     fenced = in_note = False
 
     def end(tag: str = "p") -> Iterator[str]:
-        if said:
-            yield f"<{tag}>{_markup(joined_words(chr(10).join(said)))}</{tag}>"
-        said.clear()
+        if lines:
+            yield f"<{tag}>{_markup(joined_words(chr(10).join(lines)))}</{tag}>"
+        lines.clear()
 
     for whole in text.split("\n"):
         line = _QUOTE.sub("", whole, count=1) if _QUOTE.match(whole) else whole
@@ -84,13 +84,13 @@ def _blocks(text: str) -> Iterator[str]:
             fenced = not fenced
             yield from end()
         elif fenced:
-            said.append(html.escape(line.strip(), quote=False))
+            lines.append(html.escape(line.strip(), quote=False))
         elif in_note:
             continue
         elif level := _level(line):
             yield from end()
             yield f"<h{level}>{_markup(_title(line))}</h{level}>"
-        elif said and (under := _UNDERLINE.fullmatch(line)):
+        elif lines and (under := _UNDERLINE.fullmatch(line)):
             yield from end("h1" if under[1][0] == "=" else "h2")
         elif _is_rule(line):
             yield from end()
@@ -105,7 +105,7 @@ def _blocks(text: str) -> Iterator[str]:
             if item := _ITEM.match(line) or _NUMBERED.match(line):
                 yield from end()
                 line = line[item.end() :] if item.re is _ITEM else line
-            said.append(line.strip())
+            lines.append(line.strip())
     yield from end()
 
 

@@ -30,6 +30,6 @@ def without_marks(text: str, left_out: Counter[str]) -> str:
     return _MARK.sub(judge, text)
 
 
-def told(left_out: Counter[str]) -> list[str]:
+def summary_of(left_out: Counter[str]) -> list[str]:
     """Return what was left out, for users: "1 note", "2 notes"."""
-    return [f"{number:,} {what}{'' if number == 1 else 's'}" for what, number in left_out.items()]
+    return [f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in left_out.items()]

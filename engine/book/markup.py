@@ -68,10 +68,10 @@ def read_markup(text: str) -> Iterator[Tag | str]:
 
 def _end_of_tag(text: str, at: int) -> int:
     """Return the index of a tag's >, or -1 if it is not closed."""
-    while found := _END.search(text, at):
-        if found[1] is None:
-            return found.start()
-        at = text.find(found[1], found.end()) + 1
+    while match := _END.search(text, at):
+        if match[1] is None:
+            return match.start()
+        at = text.find(match[1], match.end()) + 1
         if not at:
             break
     return -1
@@ -80,6 +80,6 @@ def _end_of_tag(text: str, at: int) -> int:
 def _tag(name: re.Match, body: str) -> Tag:
     is_end = name[0].startswith("/")
     wanted = _WANTED.finditer(body) if body.strip("/ ") else ()
-    found = ((one[1] or one[5], one[2] or one[3] or one[4] or "") for one in wanted)
-    attributes = {key.lower(): unescape(value) for key, value in found if key}
+    pairs = ((one[1] or one[5], one[2] or one[3] or one[4] or "") for one in wanted)
+    attributes = {key.lower(): unescape(value) for key, value in pairs if key}
     return Tag(name[1].lower(), attributes, not is_end, is_end or body.endswith("/"))

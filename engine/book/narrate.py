@@ -234,8 +234,9 @@ class _Narration:
         self._on_progress(BookProgress(share, left, one.number, len(self._chapters), one.chapter.title))
 
     def _say(self, turns: list[Turn], params: SamplingParams, on_frame: Callable[[int, int], None]) -> SpeechResult:
-        what = turns, self._voices, params, self._scene, Listener(on_frame)
-        return self._speaker.speak_turns(*what, reuse=self._store, even=self._even)
+        return self._speaker.speak_turns(
+            turns, self._voices, params, self._scene, Listener(on_frame), reuse=self._store, even=self._even
+        )
 
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind

@@ -31,8 +31,8 @@ def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) ->
     stops = [0, *(turn.stop for turn in speech.turns)]
     gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
     gaps[0] += tail
-    found = cues_of(speech) if words is None else sentences_of(speech, words)
-    cues = [(cue, round(cue.start * SAMPLE_RATE)) for cue in found]
+    sentences = cues_of(speech) if words is None else sentences_of(speech, words)
+    cues = [(cue, round(cue.start * SAMPLE_RATE)) for cue in sentences]
     within = [[_shifted(cue, turn) for cue, at in cues if turn.start <= at < turn.stop] for turn in speech.turns]
     timed = [[] for _ in speech.turns] if words is None else words_by_turn(speech, words)
     wavs = [speech.wav[turn.start : turn.stop] for turn in speech.turns]

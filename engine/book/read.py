@@ -62,9 +62,11 @@ def read_book_text(
     return _checked(read(_bounded(text, "The text"), title), "The text")
 
 
-def said_as(book: Book, said: Pronunciations) -> Book:
+def said_as(book: Book, pronunciations: Pronunciations) -> Book:
     """Return the book respelled by a list of pronunciations."""
-    return replace(book, chapters=tuple(replace(one, turns=said.respelled(one.turns)) for one in book.chapters))
+    return replace(
+        book, chapters=tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in book.chapters)
+    )
 
 
 def _bounded(text: str, source: str) -> str:

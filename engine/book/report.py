@@ -80,7 +80,7 @@ class BookReport:
         return sum(file.seconds for file in self.files)
 
     @property
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Warnings, and the places in doubt, for users."""
         return [*self.warnings, *(f"{chapter}: {doubt}" for chapter, doubt in self.doubts)]
 

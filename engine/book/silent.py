@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ..core.errors import shown_name
-from .marks import LOOK_BACK, is_power, told
+from .marks import LOOK_BACK, is_power, summary_of
 from .tree import BLOCKS, HEADINGS, Element
 
 _SILENT = set("head style script title svg math rt rp nav audio video object template".split())
@@ -31,13 +31,13 @@ _NOTE_TARGET = re.compile(r"(?:foot|end)?_?(?:note|fn|ftn|edn)[_-]?\w*", re.IGNO
 def hidden_by(sheet: str) -> set[str]:
     """Return the simple selectors of elements that a style sheet always hides: .a, p.a, #a, p."""
     plain = "".join(part.partition("*/")[2] if at else part for at, part in enumerate(sheet.split("/*")))
-    found, depth = set(), 0
+    hidden, depth = set(), 0
     for rule in plain.split("}"):
         selectors, _, style = rule.rpartition("{")
         if not depth and "{" not in selectors and _HIDES.search(style.lower()):
-            found |= {one.strip() for one in selectors.split(",")}
+            hidden |= {one.strip() for one in selectors.split(",")}
         depth = max(0, depth + rule.count("{") - 1)  # rules inside @media may not apply
-    return found
+    return hidden
 
 
 def kinds_of(attributes: dict[str, str]) -> list[str]:
@@ -55,9 +55,9 @@ class Silence:
     _marks: set[str] = field(default_factory=set)
 
     @property
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Return what was left out, for users."""
-        return told(self.left_out)
+        return summary_of(self.left_out)
 
     @property
     def warnings(self) -> list[str]:
@@ -72,8 +72,8 @@ class Silence:
 
 class _Pass:
     def __init__(self, silence: Silence, name: str, hidden: set[str]):
-        self._found, self._name, self._hidden = silence, name, hidden
-        self._said = ""  # the last characters of the block
+        self._silence, self._name, self._hidden = silence, name, hidden
+        self._tail = ""  # the last characters of the block
         self._held: tuple[Element, list, bool] | None = None  # a mark, its parts, and True if it is sure to be one
         self._block: Element | None = None
 
@@ -82,8 +82,8 @@ class _Pass:
         for one in root.walk():
             if isinstance(one, str):
                 self._settle(one)
-                self._said = (
-                    (self._said + one)[-LOOK_BACK:] if one.strip() else self._said and f"{self._said} "[-LOOK_BACK:]
+                self._tail = (
+                    (self._tail + one)[-LOOK_BACK:] if one.strip() else self._tail and f"{self._tail} "[-LOOK_BACK:]
                 )
                 continue
             element, starts = one
@@ -93,10 +93,10 @@ class _Pass:
             if is_block:
                 self._settle("")
                 if not starts and element.name == "p":
-                    is_blank = element is self._block and not self._said
+                    is_blank = element is self._block and not self._tail
                     blank += [element] if is_blank else []
                     count += not is_blank
-                self._said, self._block = "", element if starts else None
+                self._tail, self._block = "", element if starts else None
             if starts:
                 self._judge_note(element)
                 self._hold_mark(element)
@@ -112,8 +112,8 @@ class _Pass:
         classes = attributes.get("class", "").split()
         kinds = [kind.removeprefix("doc-") for kind in kinds_of(attributes)]
         why = next((_NOT_READ[kind.rstrip("s")] for kind in kinds if kind.rstrip("s") in _NOT_READ), None)
-        if why is None and (found := next(filter(None, (_CLASS.fullmatch(one.lower()) for one in classes)), None)):
-            why = _OF_CLASS[found.lastgroup or ""]
+        if why is None and (match := next(filter(None, (_CLASS.fullmatch(one.lower()) for one in classes)), None)):
+            why = _OF_CLASS[match.lastgroup or ""]
         if why is None and self._is_hidden(element, classes):
             why = "hidden part"
         if why is None and element.name not in _SILENT:
@@ -122,7 +122,7 @@ class _Pass:
         if why == "note mark":
             self._remember(element, element.text())
         if why and any(one.strip() for one in inside if isinstance(one, str)):
-            self._found.left_out[why] += max(1, sum(isinstance(one, Element) and one.name == "li" for one in inside))
+            self._silence.left_out[why] += max(1, sum(isinstance(one, Element) and one.name == "li" for one in inside))
         element.parts = []
         return True
 
@@ -138,7 +138,7 @@ class _Pass:
     def _hold_mark(self, element: Element) -> None:
         """Hold an element that may be a note mark, until it is known what follows it."""
         target = element.attributes.get("href", "").partition("#")[2] if element.name == "a" else ""
-        if self._held or not (element.name == "sup" or target) or not self._said:
+        if self._held or not (element.name == "sup" or target) or not self._tail:
             return
         text = element.text()
         if not _MARK.fullmatch(text):
@@ -148,7 +148,7 @@ class _Pass:
         is_sure = bool(target) and (
             any(one.name == "sup" for one in inside) or bool(_SURE.match(text) or _NOTE_TARGET.fullmatch(target))
         )
-        if target and not is_sure and self._said[-1].isspace():  # as in: see chapter <a>3</a>
+        if target and not is_sure and self._tail[-1].isspace():  # as in: see chapter <a>3</a>
             return
         self._held = element, element.parts, is_sure or link is not None
         if link is not None:
@@ -158,26 +158,26 @@ class _Pass:
     def _remember(self, link: Element, text: str) -> None:
         file, _, target = link.attributes.get("href", "").partition("#")
         if target:
-            self._found._targets[file.rpartition("/")[2] or self._name, target] = text.strip("[]() ")
-            self._found._marks.add(link.attributes.get("id", ""))
+            self._silence._targets[file.rpartition("/")[2] or self._name, target] = text.strip("[]() ")
+            self._silence._marks.add(link.attributes.get("id", ""))
 
     def _settle(self, after: str) -> None:
         """Leave out the mark that is held, or put it back."""
         if self._held is None:
             return
         (element, parts, is_sure), self._held = self._held, None
-        if not is_sure and is_power(self._said, after):
+        if not is_sure and is_power(self._tail, after):
             element.parts = parts
-            self._said += element.text()
-            self._found.powers[self._said.split()[-1]] = None
+            self._tail += element.text()
+            self._silence.powers[self._tail.split()[-1]] = None
         else:
-            self._found.left_out["note mark"] += 1
+            self._silence.left_out["note mark"] += 1
 
     def _judge_note(self, element: Element) -> None:
         """Leave out a block that a note mark leads to, if it begins with the mark or leads back."""
         key = self._name, element.attributes.get("id", "")
-        block = element if element.name in BLOCKS else None if self._said else self._block
-        mark = self._found._targets.pop(key, "") if block is not None and key in self._found._targets else ""
+        block = element if element.name in BLOCKS else None if self._tail else self._block
+        mark = self._silence._targets.pop(key, "") if block is not None and key in self._silence._targets else ""
         if block is None or not mark:
             return
         inside = block.first()
@@ -187,9 +187,9 @@ class _Pass:
         text = block.text().lstrip("[(^ ")
         links = [one for one in elements if "#" in one.attributes.get("href", "")]
         leads_back = any(
-            _BACK.fullmatch(one.text()) or one.attributes["href"].partition("#")[2] in self._found._marks - {""}
+            _BACK.fullmatch(one.text()) or one.attributes["href"].partition("#")[2] in self._silence._marks - {""}
             for one in links
         )
         if leads_back or (text.startswith(mark) and len(text) > len(mark) + 1):
             block.name, block.parts = "aside", []  # no blank paragraph
-            self._found.left_out["note"] += 1
+            self._silence.left_out["note"] += 1

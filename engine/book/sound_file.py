@@ -174,8 +174,8 @@ class _Encoded:
         self._to_frame = import_optional("av", "AudioFrame").from_ndarray
         self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
         self._stream.bit_rate = _BIT_RATE
-        told = {"title": tags.title, "album": tags.album, "artist": tags.artist, "track": str(tags.track or "")}
-        self._file.metadata.update({name: value for name, value in told.items() if value})
+        metadata = {"title": tags.title, "album": tags.album, "artist": tags.artist, "track": str(tags.track or "")}
+        self._file.metadata.update({name: value for name, value in metadata.items() if value})
         made = [
             {"id": at, "start": start, "end": end, "time_base": Fraction(1, SAMPLE_RATE), "metadata": {"title": title}}
             for at, (title, start, end) in enumerate(chapters)

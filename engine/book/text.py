@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..prompt.wrapped import joined_words, unwrapped, without_invisible
 from .book import Book, Paragraph, is_scene_break, make_chapters
-from .marks import told
+from .marks import summary_of
 from .signs import without_low_lines
 
 _KINDS = (
@@ -62,7 +62,7 @@ def read_text(text: str, title: str) -> Book:
     author, left_out = "", []
     if start := _START.search(text):
         fields = {
-            name: found[1].strip() for name, field in _FIELD.items() if (found := field.search(text, 0, start.end()))
+            name: match[1].strip() for name, field in _FIELD.items() if (match := field.search(text, 0, start.end()))
         }
         title, author = fields.get("Title", title), fields.get("Author", "")
         end = _END.search(text, start.end())
@@ -77,7 +77,7 @@ def read_text(text: str, title: str) -> Book:
         else:
             parts[-1][1].append(Paragraph("" if is_scene_break(block) else _joined(block)))
     chapters = make_chapters(title, parts, marks := Counter())
-    return Book(title, chapters, author, (*dict.fromkeys(left_out), *told(marks)))
+    return Book(title, chapters, author, (*dict.fromkeys(left_out), *summary_of(marks)))
 
 
 def is_heading(block: str) -> bool:
@@ -85,12 +85,12 @@ def is_heading(block: str) -> bool:
     block = block.strip()
     if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False
-    found = _HEADING.match(block) if block.count("\n") < _MOST_LINES else None
-    if found is None:
+    match = _HEADING.match(block) if block.count("\n") < _MOST_LINES else None
+    if match is None:
         return False
-    title = found["title"]
+    title = match["title"]
     # "Part one of the story", "Book I read": a title on the same line does not continue in lower case.
-    return title is None or "\n" in block[: found.start("title")] or not title[0].islower()
+    return title is None or "\n" in block[: match.start("title")] or not title[0].islower()
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -111,24 +111,24 @@ def _has_indents(lines: list[str]) -> bool:
     begin = go_on = against = 0
     before, is_behind_gap = "", True
     for line in lines:
-        said = line.strip()
-        if said and not is_heading(said):
+        stripped = line.strip()
+        if stripped and not is_heading(stripped):
             is_end = not before or is_behind_gap or before[-1] in _ENDS or is_heading(before)
             begin += line[0].isspace()
             go_on += not line[0].isspace() and not is_behind_gap
             against += not is_end if line[0].isspace() else is_behind_gap and not is_heading(before or "")
-        before, is_behind_gap = said or before, not said
+        before, is_behind_gap = stripped or before, not stripped
     return go_on > 0 and begin > 1 and 5 * against <= begin
 
 
 def _at_indents(block: str) -> Iterator[str]:
-    said: list[str] = []
+    lines: list[str] = []
     for line in block.split("\n"):
-        if said and (line[:1].isspace() or is_heading(line)):
-            yield "\n".join(said)
-            said = []
-        said.append(line)
-    yield "\n".join(said)
+        if lines and (line[:1].isspace() or is_heading(line)):
+            yield "\n".join(lines)
+            lines = []
+        lines.append(line)
+    yield "\n".join(lines)
 
 
 def _is_contents(block: str) -> bool:

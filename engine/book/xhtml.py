@@ -50,13 +50,13 @@ def links_in(text: str) -> list[tuple[int, str, str]]:
 class _Paragraphs:
     def __init__(self):
         self.document = Document()
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._level = 0  # of the open heading
 
     def read(self, root: Element) -> None:
         for one in root.walk():
             if isinstance(one, str):
-                self._said.append(" ".join(one.split("\n")))
+                self._texts.append(" ".join(one.split("\n")))
             elif one[1]:
                 self._start(one[0])
             elif one[0].name in BLOCKS:
@@ -74,14 +74,14 @@ class _Paragraphs:
         if tag in ("html", "body") or (tag == "section" and element.parts and not paragraphs):
             self.document.kinds += kinds_of(element.attributes)
         elif tag == "br":
-            self._said.append("\n")
+            self._texts.append("\n")
         elif tag == "hr":
             self._end_paragraph()
             paragraphs.append(Paragraph(""))
 
     def _end_paragraph(self) -> None:
-        lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
-        self._said, together = [], []
+        lines = [" ".join(line.split()) for line in "".join(self._texts).split("\n")]
+        self._texts, together = [], []
         for line in filter(None, lines):
             if is_scene_break(line):
                 self._add(together)
