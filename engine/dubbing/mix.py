@@ -42,13 +42,13 @@ def mix_speech(
 
 def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[float, float]]:
     """Return (start, end) of continuous speech, including short pauses."""
-    found: list[tuple[float, float]] = []
+    stretches: list[tuple[float, float]] = []
     for start, end in sorted(zip(starts, ends, strict=True)):
-        if found and start - found[-1][1] < _TOGETHER:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if stretches and start - stretches[-1][1] < _TOGETHER:
+            stretches[-1] = stretches[-1][0], max(end, stretches[-1][1])
         else:
-            found.append((start, end))
-    return found
+            stretches.append((start, end))
+    return stretches
 
 
 def _lower(out: torch.Tensor, start: int, end: int, rate: int, gain: float) -> None:

@@ -56,7 +56,7 @@ def cut_references(
     The cleanest cues are taken, and of equally clean ones the longest, until there are 5 seconds. They are joined in
     the film's order, up to 15 seconds. Raises HiggsError for an unusual sample rate.
     """
-    found = {}
+    references = {}
     for speaker in speakers:
         clips = [clip for cue in _alone(cues, speaker) if (clip := _cut(cue, film, rate)) is not None]
         chosen, seconds = [], 0.0
@@ -66,25 +66,25 @@ def cut_references(
                 chosen.append(clip)
                 seconds += length + _GAP
         if seconds - _GAP >= MIN_CLIP_SECONDS:
-            found[speaker] = _joined(sorted(chosen, key=lambda clip: clip.cue.start))
-    return found
+            references[speaker] = _joined(sorted(chosen, key=lambda clip: clip.cue.start))
+    return references
 
 
 def _alone(cues: Sequence[CueTurns], speaker: str) -> list[CueTurns]:
     """Return a speaker's longest cues that no other cue overlaps, and whose text fits their time."""
-    found, before = [], -math.inf
+    alone, before = [], -math.inf
     for at, cue in enumerate(cues):
         seconds, following = cue.stop - cue.start, cues[at + 1].start if at + 1 < len(cues) else math.inf
         is_free = before <= cue.start + _MEETS and cue.stop <= following + _MEETS
         before = max(before, cue.stop)
         if cue.speakers == {speaker} and is_free and _LEAST <= seconds <= MOST:
-            pace = seconds / (estimate_seconds(_said(cue)) or math.inf)
+            pace = seconds / (estimate_seconds(_words_of(cue)) or math.inf)
             if _PACE[0] <= pace <= _PACE[1]:
-                found.append(cue)
-    return sorted(found, key=lambda cue: cue.start - cue.stop)[:_RATED]
+                alone.append(cue)
+    return sorted(alone, key=lambda cue: cue.start - cue.stop)[:_RATED]
 
 
-def _said(cue: CueTurns) -> str:
+def _words_of(cue: CueTurns) -> str:
     """Return a cue's words, without tags and pauses."""
     return " ".join(TAG_LIKE.sub(" ", read_pauses(" ".join(turn.text for turn in cue.turns)).text).split())
 
@@ -105,5 +105,5 @@ def _joined(clips: Sequence[_Excerpt]) -> Reference:
     gap = torch.zeros(round(_GAP * SAMPLE_RATE))
     wavs = [part for clip in clips for part in (gap, clip.wav)][1:]
     return Reference(
-        torch.cat(wavs), " ".join(_said(clip.cue) for clip in clips), tuple(clip.cue.number for clip in clips)
+        torch.cat(wavs), " ".join(_words_of(clip.cue) for clip in clips), tuple(clip.cue.number for clip in clips)
     )

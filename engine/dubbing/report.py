@@ -31,18 +31,18 @@ def fit_counts(speech: CueSpeech) -> dict[str, float]:
 def cue_summary(speech: CueSpeech) -> str:
     """Summarise all cues in one sentence."""
     counts = fit_counts(speech)
-    what = {
+    labels = {
         "faster": "spoken faster",
         "stretched": "stretched",
         "shifted": f"starting up to {duration(counts['worst_late'], 2)} late",
         "over": f"ending up to {duration(counts['worst_over'], 2)} late",
     }
-    done = [f"{counts[name]} {words}" for name, words in what.items() if counts[name]]
+    done = [f"{counts[name]} {words}" for name, words in labels.items() if counts[name]]
     changed = counts["cues"] - counts["silent"] - counts["on_time"]
-    told = [f"{counts['on_time']} on time without changes"]
-    told += [f"{changed} changed ({', '.join(done)})"] if changed else []
-    told += [f"{counts['silent']} without words"] if counts["silent"] else []
-    return f"{counts['cues']} {'cue' if counts['cues'] == 1 else 'cues'}: {', '.join(told)}."
+    parts = [f"{counts['on_time']} on time without changes"]
+    parts += [f"{changed} changed ({', '.join(done)})"] if changed else []
+    parts += [f"{counts['silent']} without words"] if counts["silent"] else []
+    return f"{counts['cues']} {'cue' if counts['cues'] == 1 else 'cues'}: {', '.join(parts)}."
 
 
 def cue_lines(speech: CueSpeech) -> list[str]:

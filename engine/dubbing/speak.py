@@ -112,7 +112,7 @@ def speak_cues(
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
 
 
-class _Said(NamedTuple):
+class _CueSound(NamedTuple):
     """A cue's speech [n], its words if asked for, and its doubts."""
 
     wav: torch.Tensor
@@ -155,8 +155,10 @@ class _CueRun:
             group = with_words[first : first + _GROUP]
             self._ahead -= sum(map(_frames, group))
             slots = [timeline.slot(first + at) for at in range(len(group))]
-            for cue, slot, (said, at_first, pace) in zip(group, slots, self._group(group, slots, options), strict=True):
-                wav = said.wav
+            for cue, slot, (sound, at_first, pace) in zip(
+                group, slots, self._group(group, slots, options), strict=True
+            ):
+                wav = sound.wav
                 place = timeline.place(len(wav) / SAMPLE_RATE)
                 if not len(wav):  # pronunciations, or a model without tags, left no word
                     spoken.append(SpokenCue(replace(cue, turns=()), cue.start, cue.stop))
@@ -165,13 +167,14 @@ class _CueRun:
                 stop = place.start + len(wav) / SAMPLE_RATE
                 spoken.append(SpokenCue(cue, place.start, stop, slot, at_first, pace, place.tempo))
                 sounds.append((place.start, wav))
-                timed.append(tuple(moved(said.words, place.start, place.tempo)))
-                doubts += [doubt.moved(place.start, place.tempo) for doubt in said.doubts]
-        told = tuple(dict.fromkeys([*warnings, *(warning for part in self._parts for warning in part.warnings)]))
-        heard = iter(spoken)
-        every = tuple(next(heard) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
+                timed.append(tuple(moved(sound.words, place.start, place.tempo)))
+                doubts += [doubt.moved(place.start, place.tempo) for doubt in sound.doubts]
+        warnings += [warning for part in self._parts for warning in part.warnings]
+        spoken_cues = iter(spoken)
+        every = tuple(next(spoken_cues) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
         parts = tuple(self._parts)
-        return CueSpeech(every, tuple(sounds), parts, told, tuple(timed), tuple(doubts), self._unchecked)
+        shown = tuple(dict.fromkeys(warnings))
+        return CueSpeech(every, tuple(sounds), parts, shown, tuple(timed), tuple(doubts), self._unchecked)
 
     def _check(self) -> list[str]:
         """Return a warning for each requested feature that is not available here."""
@@ -185,22 +188,24 @@ class _CueRun:
 
     def _group(
         self, cues: Sequence[CueTurns], slots: Sequence[float], options: Mapping
-    ) -> list[tuple[_Said, float, str]]:
+    ) -> list[tuple[_CueSound, float, str]]:
         """Return, for each cue, its speech, its first length, and the speed tag that shortened it."""
-        found = [(said, len(said.wav) / SAMPLE_RATE, "") for said in self._say([cue.turns for cue in cues], options)]
+        spoken = [
+            (sound, len(sound.wav) / SAMPLE_RATE, "") for sound in self._say([cue.turns for cue in cues], options)
+        ]
         again = {}
         if self._fit.faster:
-            for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, found, strict=True)):
+            for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, spoken, strict=True)):
                 pace = "fast" if seconds <= _FAST * slot else "very_fast"
                 if seconds > _NOTHING * slot and self._engine.knows_tag(_tag(pace)) and not _has_pace(cue):
                     again[at] = pace
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
-        for (at, pace), said in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
-            if len(said.wav) < len(found[at][0].wav):
-                found[at] = said, found[at][1], pace
-        return found
+        for (at, pace), sound in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
+            if len(sound.wav) < len(spoken[at][0].wav):
+                spoken[at] = sound, spoken[at][1], pace
+        return spoken
 
-    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[_Said]:
+    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[_CueSound]:
         """Return the speech of each cue's turns."""
         before, ahead = self._done, self._ahead
 
@@ -214,7 +219,7 @@ class _CueRun:
         self._voices |= speech.voices  # speakers keep the voices they got
         timed = words_by_turn(speech, self._engine.words(speech)) if self._wants_words else [[]] * len(turns)
         spans, gap = iter(zip(speech.turns, timed, strict=True)), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
-        found = []
+        sounds = []
         for cue in cues:
             wavs, words, doubts = [gap[:0]], [], []
             for span, own in itertools.islice(spans, len(cue)):
@@ -224,12 +229,12 @@ class _CueRun:
                     words += moved(own, at)
                     doubts += [one.moved(at - start) for one in speech.doubts if start <= one.start < stop]
                     wavs.append(speech.wav[span.start : span.stop].cpu())
-            found.append(_Said(torch.cat(wavs), words, doubts))
+            sounds.append(_CueSound(torch.cat(wavs), words, doubts))
         self._unchecked += speech.unchecked
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))
-        return found
+        return sounds
 
 
 def _frames(cue: CueTurns) -> int:
