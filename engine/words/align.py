@@ -22,18 +22,18 @@ _FRAME = SAMPLE_RATE // FRAME_RATE
 
 def align(talker: Talker, builder: PromptBuilder, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:
     """Return the words of a speech in order. A chunk whose text cannot be matched with its prompt is estimated."""
-    found: list[Word] = []
+    words: list[Word] = []
     for turn in speech.said:
         codes = speech.codes[slice(*turn.frames)]
         chunk = read_words(builder, turn.text) if turn.is_spoken else None
         if chunk is None or len(codes) < len(chunk.words):
-            found += estimate(speech.wav, turn)
+            words += estimate(speech.wav, turn)
             continue
         attention = mean_attention(attention_to_words(talker, chunk, codes, by_layer(heads)), heads)
         starts = _evened(find_paths(attention[None])[0][0].tolist(), chunk.shares, len(codes))
         samples = [(start + 0.5) * _FRAME - turn.lead for start in starts]
-        found += placed(chunk.words, samples, speech.wav, turn, "attention")
-    return tuple(found)
+        words += placed(chunk.words, samples, speech.wav, turn, "attention")
+    return tuple(words)
 
 
 def find_heads(talker: Talker, builder: PromptBuilder, speech: SpeechResult) -> tuple[Head, ...]:

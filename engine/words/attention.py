@@ -30,13 +30,13 @@ class Head(NamedTuple):
 class ReadWords:
     """A chunk's text as the talker reads it again: prompt, words, and which tokens are which word.
 
-    said: how each word is said. sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the
+    forms: how each word is said. sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the
     tokens are the prompt's positions from its prefix on.
     """
 
     prompt: Prompt
     words: list[str]
-    said: list[str]
+    forms: list[str]
     sentences: list[int]
     shares: torch.Tensor
 
@@ -65,10 +65,10 @@ def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch
 
 def by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     """Return layer -> its heads, sorted."""
-    found: dict[int, list[int]] = {}
+    layers: dict[int, list[int]] = {}
     for head in sorted(heads):
-        found.setdefault(head.layer, []).append(head.head)
-    return found
+        layers.setdefault(head.layer, []).append(head.head)
+    return layers
 
 
 def attention_to_words(
@@ -91,7 +91,7 @@ class Reading:
         self._text = slice(prompt.prefix, prompt.prefix + len(shares))
         self._shares = to_device(shares, talker.device)
         self._wanted = {layer: to_device(torch.tensor(list(heads[layer])), talker.device) for layer in sorted(heads)}
-        self._found: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
+        self._attention: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
         self._filled = 0  # positions
         # A cache of its own: other sequences may be decoding.
         size = 2, max(heads) + 1, talker.config.kv_heads, 0, talker.config.head_dim
@@ -117,7 +117,7 @@ class Reading:
 
         The frame at index t is the one whose first code is predicted there.
         """
-        return [torch.cat(parts, 1).cpu() for parts in self._found.values()]
+        return [torch.cat(parts, 1).cpu() for parts in self._attention.values()]
 
     def _look(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
         before = max(0, len(self._prompt) - 1 - self._filled)  # positions before the first frame
@@ -126,4 +126,4 @@ class Reading:
         config, heads = self._talker.config, self._wanted[layer]
         q = queries[before:, heads].transpose(0, 1).float()
         k = keys[heads // (config.heads // config.kv_heads), self._text].float()
-        self._found[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ self._shares)
+        self._attention[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ self._shares)

@@ -40,7 +40,7 @@ _SURE = FRAME_RATE // 2  # frames into the next sentence after which a sentence 
 _SOON = 0.6  # share of the first sentence's expected length that is heard unchecked; most speakers take longer
 _LONG = FRAME_RATE * 2.5  # frames on one word beyond its length, in which something else is said
 
-_Found = tuple[str, int, int, int, int]  # kind, first unit, the one after the last, first frame, the one after the last
+_Finding = tuple[str, int, int, int, int]  # kind; first unit and the one after the last; the same of frames
 
 
 class ChunkCheck:
@@ -55,7 +55,7 @@ class ChunkCheck:
         self._reading: Reading | None = None
         self._checked = 0  # frames
         self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
-        self._cleared = self._samples = self._heard = 0  # frames that may be heard, samples made, samples heard
+        self._cleared = self._samples = self._heard_samples = 0  # frames that may be heard, samples made, samples heard
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
         sentences = split_sentences(text) if self._chunk else []
         self._first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))  # sentences heard as they come
@@ -64,7 +64,7 @@ class ChunkCheck:
     def hear(self, wav: torch.Tensor) -> None:
         """Take in the next part of the chunk's audio, [n]."""
         self._samples += len(wav)
-        self._heard = max(self._heard, min(self._samples, self._cleared * FRAME_SAMPLES))
+        self._heard_samples = max(self._heard_samples, min(self._samples, self._cleared * FRAME_SAMPLES))
 
     def frames_to_hear(self, codes: torch.Tensor) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear."""
@@ -77,10 +77,10 @@ class ChunkCheck:
             return count
         if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
             self._checked = count
-            found = frames_cleared(self._chunk.said, self._sentences, *self._attention(codes), self._first)
-            if found is None:
+            cleared = frames_cleared(self._chunk.forms, self._sentences, *self._attention(codes), self._first)
+            if cleared is None:
                 return count
-            self._fixed = max(self._fixed, found)
+            self._fixed = max(self._fixed, cleared)
         return self._fixed[1] if self._fixed[0] else min(count, self._checked - _SURE)
 
     def verdict(self, codes: torch.Tensor, ended: bool = True) -> Verdict | None:
@@ -92,9 +92,9 @@ class ChunkCheck:
             return None
         copies = copied(codes.numpy())
         attention = self._attention(codes)
-        heard = -(-self._heard // FRAME_SAMPLES)
-        chunk, state = self._chunk, (self._fixed, heard, ended)
-        return judge_words(chunk.words, self._sentences, *attention, copies, *state, chunk.said)
+        heard_frames = -(-self._heard_samples // FRAME_SAMPLES)
+        chunk, state = self._chunk, (self._fixed, heard_frames, ended)
+        return judge_words(chunk.words, self._sentences, *attention, copies, *state, chunk.forms)
 
     def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
@@ -116,15 +116,15 @@ def judge_words(
     attention: np.ndarray,
     copies: Iterable[tuple[int, int, int]] = (),
     fixed: tuple[int, int] = (0, 0),
-    heard: int = 0,
+    heard_frames: int = 0,
     ended: bool = True,
     forms: list[str] | None = None,
 ) -> Verdict | None:
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
-    fixed: sentences and frames that a listener may hear, so that they stay. heard: frames that were heard; a sentence
-    that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
+    fixed: sentences and frames that a listener may hear, so that they stay. heard_frames: frames that were heard; a
+    sentence that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
@@ -134,21 +134,22 @@ def judge_words(
     sure = attention[np.arange(len(path)), path]
     if sure.mean() < _LEAST:
         return None
-    found = _with_lost(_with_copies(_find(path, letters), copies, path), sure, path)
+    findings = _with_lost(_with_copies(_find(path, letters), copies, path), sure, path)
     if not ended:
-        found = [one for one in found if one[2] < len(letters) or one[0] not in ("missing", "cut")]
+        findings = [one for one in findings if one[2] < len(letters) or one[0] not in ("missing", "cut")]
     doubts = [
         Doubt(kind, " ".join(words[edges[first] : edges[stop]]), (edges[first], edges[stop]), (start, end))
-        for kind, first, stop, start, end in found
+        for kind, first, stop, start, end in findings
     ]
-    said = sentences[firsts][path]  # the sentence of each frame
-    starts = starts_of(said, int(sentences[-1]) + 1)
+    frame_sentences = sentences[firsts][path]  # the sentence of each frame
+    starts = starts_of(frame_sentences, int(sentences[-1]) + 1)
     starts[: fixed[0]] = [min(start, fixed[1]) for start in starts[: fixed[0]]]
-    if (begun := int(np.searchsorted(starts, heard))) > fixed[0]:
+    if (begun := int(np.searchsorted(starts, heard_frames))) > fixed[0]:
         fixed = begun, [*starts, len(path)][begun]
     stays = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
     mended = [doubt for doubt in doubts if doubt not in stays]
-    return Verdict("attention", tuple(starts), passages_of(mended, sentences, said, starts, fixed), fixed[1], stays)
+    passages = passages_of(mended, sentences, frame_sentences, starts, fixed)
+    return Verdict("attention", tuple(starts), passages, fixed[1], stays)
 
 
 def frames_cleared(
@@ -166,20 +167,20 @@ def frames_cleared(
         return None
     own = sentences[firsts]  # the sentence of each unit
     starts = starts_of(own[path], int(sentences[-1]) + 1)
-    said = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
-    if said < first:
+    finished = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
+    if finished < first:
         return 0, 0
-    found = _find(path, letters[: path.max() + 1])
-    cleared = max(first, min([said, *(int(own[unit]) for _, unit, *_ in found)]))
+    findings = _find(path, letters[: path.max() + 1])
+    cleared = max(first, min([finished, *(int(own[unit]) for _, unit, *_ in findings)]))
     return cleared, starts[cleared]
 
 
-def starts_of(said: np.ndarray, count: int) -> list[int]:
+def starts_of(frame_sentences: np.ndarray, count: int) -> list[int]:
     """Return the first frame of each sentence, by the sentence of each frame. [T] -> count."""
-    return np.searchsorted(np.maximum.accumulate(said), np.arange(count)).tolist()
+    return np.searchsorted(np.maximum.accumulate(frame_sentences), np.arange(count)).tolist()
 
 
-def _find(path: np.ndarray, letters: np.ndarray) -> list[_Found]:
+def _find(path: np.ndarray, letters: np.ndarray) -> list[_Finding]:
     """Return all doubts of a path."""
     frames = np.bincount(path, minlength=len(letters))
     pace = float(np.median((frames / letters)[frames > 0]))  # frames per letter
@@ -197,26 +198,26 @@ def copied(codes: np.ndarray) -> list[tuple[int, int, int]]:
     """Return (start, stop, lag) of frames of codes [T, K] that equal those `lag` frames before, in two codebooks."""
     frames = codes[:, :2].astype(np.int16)
     seen: dict[bytes, int] = {}
-    found: list[tuple[int, int, int]] = []
+    repeats: list[tuple[int, int, int]] = []
     for start in range(len(frames) - _COPY + 1):
         window = frames[start : start + _COPY]
         before = seen.setdefault(window.tobytes(), start)
         if start - before < _COPY or len(set(window[:, 0].tolist())) < _COPY // 2:  # a pause may repeat its codes
             continue
-        if found and found[-1][1] >= start and found[-1][2] == start - before:
-            found[-1] = found[-1][0], start + _COPY, start - before
+        if repeats and repeats[-1][1] >= start and repeats[-1][2] == start - before:
+            repeats[-1] = repeats[-1][0], start + _COPY, start - before
         else:
-            found.append((start, start + _COPY, start - before))
-    return found
+            repeats.append((start, start + _COPY, start - before))
+    return repeats
 
 
-def _with_copies(found: list[_Found], copies: Iterable[tuple[int, int, int]], path: np.ndarray) -> list[_Found]:
+def _with_copies(findings: list[_Finding], copies: Iterable[tuple[int, int, int]], path: np.ndarray) -> list[_Finding]:
     """Add repeats that show in the codes alone, in place of those that the path notices late or beside them."""
     for start, stop, lag in copies:
-        said = path[start - lag : stop - lag]
-        found = [one for one in found if one[4] < start - _NEAR or one[3] > stop + lag or one[0] == "added"]
-        found.append(("again", int(said.min()), int(said.max()) + 1, start, stop))
-    return sorted(found, key=lambda one: one[1:])
+        units = path[start - lag : stop - lag]
+        findings = [one for one in findings if one[4] < start - _NEAR or one[3] > stop + lag or one[0] == "added"]
+        findings.append(("again", int(units.min()), int(units.max()) + 1, start, stop))
+    return sorted(findings, key=lambda one: one[1:])
 
 
 def _lost(sure: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
@@ -226,23 +227,23 @@ def _lost(sure: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop - start >= size]
 
 
-def _with_lost(found: list[_Found], sure: np.ndarray, path: np.ndarray) -> list[_Found]:
+def _with_lost(findings: list[_Finding], sure: np.ndarray, path: np.ndarray) -> list[_Finding]:
     """Join the doubts that arise where the talker loses the words: it finds out late what was said there."""
     for start, stop in _lost(sure, *_LOST):
-        own = [one for one in found if one[4] > start - _NEAR and one[3] < stop + 2 * _NEAR]
+        own = [one for one in findings if one[4] > start - _NEAR and one[3] < stop + 2 * _NEAR]
         if own:
             kind, *_ = max(own, key=lambda one: one[2] - one[1])
             words = min(one[1] for one in own), max(one[2] for one in own)
             frames = min(start, *(one[3] for one in own)), max(one[4] for one in own)
-            found = [*(one for one in found if one not in own), (kind, *words, *frames)]
+            findings = [*(one for one in findings if one not in own), (kind, *words, *frames)]
     for start, stop in _lost(sure, *_UNSURE):
-        if not any(one[4] > start - 2 * _NEAR and one[3] < stop + 2 * _NEAR for one in found):
-            said = path[start:stop]
-            found = [*found, ("unsure", int(said.min()), int(said.max()) + 1, start, stop)]
-    return sorted(found, key=lambda one: one[1:])
+        if not any(one[4] > start - 2 * _NEAR and one[3] < stop + 2 * _NEAR for one in findings):
+            units = path[start:stop]
+            findings = [*findings, ("unsure", int(units.min()), int(units.max()) + 1, start, stop)]
+    return sorted(findings, key=lambda one: one[1:])
 
 
-def _again(path: np.ndarray) -> Iterator[_Found]:
+def _again(path: np.ndarray) -> Iterator[_Finding]:
     """Find units that the path goes back to and says again."""
     for place in (np.flatnonzero(np.diff(path) < 0) + 1).tolist():
         rest = path[place:]
@@ -252,7 +253,7 @@ def _again(path: np.ndarray) -> Iterator[_Found]:
             yield "again", int(rest[0]), int(rest[:size].max()) + 1, place, place + size
 
 
-def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: float) -> Iterator[_Found]:
+def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: float) -> Iterator[_Finding]:
     """Find units that no frame says, and runs of units with too few frames for their letters."""
     bad = np.zeros(len(letters), bool)
     for size, (least, share) in enumerate(_SWALLOWED, 1):
@@ -270,7 +271,7 @@ def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: 
         yield "cut" if frames[first:stop].any() else "missing", first, stop, start, end
 
 
-def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Found]:
+def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Finding]:
     """Find runs of frames on one unit in which something else must be said."""
     starts = np.flatnonzero(np.diff(path, prepend=-1)).tolist()
     for start, stop in zip(starts, [*starts[1:], len(path)], strict=True):
@@ -279,22 +280,24 @@ def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Foun
 
 
 def passages_of(
-    doubts: list[Doubt], sentences: np.ndarray, said: np.ndarray, starts: list[int], fixed: tuple[int, int]
+    doubts: list[Doubt], sentences: np.ndarray, frame_sentences: np.ndarray, starts: list[int], fixed: tuple[int, int]
 ) -> tuple[Passage, ...]:
-    """Return the passages that hold all doubts. said: the sentence of each frame. fixed: see `judge_words`."""
+    """Return the passages that hold all doubts. frame_sentences: each frame's. fixed: see `judge_words`."""
     joined: list[tuple[int, int, list[Doubt]]] = []  # first and last sentence
     for doubt in doubts:
         first, last = max(fixed[0], int(sentences[doubt.words[0]])), int(sentences[doubt.words[1] - 1])
         if doubt.kind == "again":
-            last = max(last, int(said[doubt.frames[0] - 1]))
+            last = max(last, int(frame_sentences[doubt.frames[0] - 1]))
         own = [doubt]
         while joined and first <= joined[-1][1]:
             before = joined.pop()
             first, last, own = min(first, before[0]), max(last, before[1]), [*before[2], *own]
         joined.append((first, last, own))
-    after = np.minimum.accumulate(said[::-1])[::-1]  # the first sentence that follows each frame
-    found = []
+    after = np.minimum.accumulate(frame_sentences[::-1])[::-1]  # the first sentence that follows each frame
+    passages = []
     for first, last, own in joined:
         start = max(starts[first], fixed[1])
-        found.append(Passage((first, last + 1), (start, max(start, int(np.searchsorted(after, last + 1)))), tuple(own)))
-    return tuple(found)
+        passages.append(
+            Passage((first, last + 1), (start, max(start, int(np.searchsorted(after, last + 1)))), tuple(own))
+        )
+    return tuple(passages)

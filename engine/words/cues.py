@@ -30,12 +30,12 @@ def to_srt(speech: SpeechResult, words: Sequence[Word] | None = None, size: int 
 def turn_to_srt(speech: SpeechResult, number: int, words: Sequence[Word] | None = None, size: int = 0) -> str:
     """Return one turn of a dialogue like `to_srt`. number: index in `speech.turns`. words: see `words_by_turn`."""
     turn = speech.turns[number]
-    said = [
+    chunks = [
         replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
         for chunk in speech.said
         if turn.start <= chunk.start and chunk.stop <= turn.stop
     ]
-    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)), words, size)
+    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(chunks)), words, size)
 
 
 def sentences_of(speech: SpeechResult, words: Sequence[Word]) -> list[Cue]:
@@ -58,14 +58,14 @@ def words_by_turn(speech: SpeechResult, words: Sequence[Word]) -> list[list[Word
 
     Times are shifted by whole samples, so they do not depend on the turn's place.
     """
-    found: list[list[Word]] = [[] for _ in speech.turns]
+    by_turn: list[list[Word]] = [[] for _ in speech.turns]
     for chunk, _, own in _by_sentence(speech, words):
         at = next(at for at, turn in enumerate(speech.turns) if turn.start <= chunk.start < turn.stop)
         start = speech.turns[at].start
         for word in own:
             begin, end = ((round(time * SAMPLE_RATE) - start) / SAMPLE_RATE for time in (word.start, word.end))
-            found[at].append(replace(word, start=begin, end=end))
-    return found
+            by_turn[at].append(replace(word, start=begin, end=end))
+    return by_turn
 
 
 def _by_sentence(speech: SpeechResult, words: Sequence[Word]) -> Iterator[tuple[SpokenTurn, str, list[Word]]]:

@@ -15,10 +15,10 @@ from .word import Word
 @one_thread()
 def estimate(wav: torch.Tensor, chunk: SpokenTurn) -> list[Word]:
     """Return the words of a chunk (one of `SpeechResult.said`) in order. wav: the whole speech [n]."""
-    found = []
+    timed = []
     for cue in sentence_cues(wav, chunk):
         words, at = split_words(cue.text), round(cue.start * SAMPLE_RATE)
         times = share_time(wav[at : round(cue.stop * SAMPLE_RATE)], words, are_words=True)
         for text, (start, stop) in zip(words, times, strict=True):
-            found.append(Word(text, (at + start) / SAMPLE_RATE, (at + stop) / SAMPLE_RATE, cue.speaker))
-    return found
+            timed.append(Word(text, (at + start) / SAMPLE_RATE, (at + stop) / SAMPLE_RATE, cue.speaker))
+    return timed

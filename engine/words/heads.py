@@ -55,12 +55,12 @@ def score_heads(
     ]
     if len(onsets) < _FEWEST or not ends:
         return []
-    found = []
+    scored = []
     for head in (shares >= LEAST_ATTENTION).nonzero().flatten().tolist():
         error, lag = _lag_of((starts[head, ends] + 0.5) / FRAME_RATE, torch.tensor(onsets))
         if error <= _MOST_ERROR:
-            found.append((float(shares[head]), Head(0, head, lag)))
-    return sorted(found, reverse=True)
+            scored.append((float(shares[head]), Head(0, head, lag)))
+    return sorted(scored, reverse=True)
 
 
 def _lag_of(boundaries: torch.Tensor, onsets: torch.Tensor) -> tuple[float, int]:

@@ -32,7 +32,7 @@ def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int =
 
     first: number of the chunks' first sentence.
     """
-    found, rest = [], iter(words)
+    marked, rest = [], iter(words)
     for chunk in chunks:
         _, numbers = words_and_sentences(chunk.text)
         own = list(itertools.islice(rest, len(numbers) if chunk.is_spoken else 0))
@@ -41,18 +41,18 @@ def mark_words(words: Iterable[Word], chunks: Iterable[SpokenTurn], first: int =
         for doubt in chunk.verdict.doubts if chunk.verdict else ():
             for number in range(*doubt.words):
                 own[number] = replace(own[number], doubt=doubt.kind)
-        found += own
-    return tuple(found)
+        marked += own
+    return tuple(marked)
 
 
 def said_words(words: Sequence[str], read: SaidText) -> list[str]:
     """Return how each word of a text is said."""
-    said, at = list(words), 0
+    forms, at = list(words), 0
     for number, word in enumerate(words) if read.respellings else ():
         if (start := read.written.find(word, at)) >= 0:  # else a tag stands in it
             at = start + len(word)
-            said[number] = read.part(start, at)
-    return said
+            forms[number] = read.part(start, at)
+    return forms
 
 
 def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, int]]) -> torch.Tensor | None:

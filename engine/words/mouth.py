@@ -88,8 +88,8 @@ class Mouth:
     def to_json(self) -> str:
         """Return the JSON of Rhubarb Lip Sync, in milliseconds' precision, and the method in its metadata."""
         cues = [{"start": round(cue.start, 3), "end": round(cue.end, 3), "value": cue.shape} for cue in self.cues]
-        told = {"soundFile": "", "duration": round(self.seconds, 3), "method": self.method}
-        return json.dumps({"metadata": told, "mouthCues": cues})
+        metadata = {"soundFile": "", "duration": round(self.seconds, 3), "method": self.method}
+        return json.dumps({"metadata": metadata, "mouthCues": cues})
 
     def frames(self, fps: float) -> list[str]:
         """Return the shape in the middle of each frame."""

@@ -39,12 +39,12 @@ def phonemes_of(languages: Mapping[str, str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for word, language in languages.items():
         groups.setdefault(language, []).append(word)
-    found = {}
+    phonemes = {}
     for language, group in groups.items():
         read = reader_of(_VOICES[language]) if language in _VOICES else None
         if read is not None:
-            found |= {word: told.split() for word, told in zip(group, read(group), strict=True) if told.split()}
-    return found
+            phonemes |= {word: ipa.split() for word, ipa in zip(group, read(group), strict=True) if ipa.split()}
+    return phonemes
 
 
 @functools.lru_cache
@@ -57,4 +57,4 @@ def reader_of(voice: str) -> Read | None:
     except (HiggsError, RuntimeError) as error:
         log.info("Higgs TTS: mouth shapes go by letters, because eSpeak NG does not read %s: %s", voice, error)
         return None
-    return lambda words: [told.replace("|", " ") for told in reader.phonemize(words, separator=separator, strip=True)]
+    return lambda words: [ipa.replace("|", " ") for ipa in reader.phonemize(words, separator=separator, strip=True)]

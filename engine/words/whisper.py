@@ -58,14 +58,14 @@ class WhisperAligner:
         If Whisper fails, all are, and the log says why: the speech is there already.
         """
         try:
-            found = self._starts(speech)
+            chunk_starts = self._starts(speech)
         except _FAILED as error:
             _LOG.warning("Higgs TTS could not find the times of words with Whisper, so they are estimated: %s", error)
-            found = [None] * len(speech.said)
+            chunk_starts = [None] * len(speech.said)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         words: list[Word] = []
-        for turn, starts in zip(speech.said, found, strict=True):
+        for turn, starts in zip(speech.said, chunk_starts, strict=True):
             if starts is None:
                 words += estimate(speech.wav, turn)
             else:
@@ -120,7 +120,7 @@ class Reader:
         fits = frames <= self._most_frames and count + 5 <= self._most_tokens
         if not fits or not tokens or not all(tokens) or frames <= count + 1:
             return None
-        hidden = self._heard(wav)
+        hidden = self._encoded(wav)
         ids = [*self._begin, *(token for word in tokens for token in word), self._settings.eos_token_id]
         score = self._score(self.attention(ids, hidden)[..., :frames])  # [N + 1, T]
         places = _sounding(wav, frames)
@@ -144,19 +144,19 @@ class Reader:
 
     def tokens(self, text: str) -> list[list[int]]:
         """Return the tokens of each word, with the space before it if it has one."""
-        found, at = [], 0
+        word_tokens, at = [], 0
         for word in words_of(text):
             at = max(at, text.find(word, at))
             spaced = word if at and text[at - 1].isalnum() else f" {word}"
-            found.append(self._tokenizer.encode(spaced, add_special_tokens=False))
+            word_tokens.append(self._tokenizer.encode(spaced, add_special_tokens=False))
             at += len(word)
-        return found
+        return word_tokens
 
     def _run(self, ids: list[int], **given: Any) -> Any:
         given |= {"decoder_input_ids": torch.tensor([ids], device=self._device), "use_cache": False}
         return functional_call(self._model, self._weights, kwargs=given)
 
-    def _heard(self, wav: torch.Tensor) -> torch.Tensor:
+    def _encoded(self, wav: torch.Tensor) -> torch.Tensor:
         """Encode a sound. The first one also decides the language."""
         embedding, start = self._weights["decoder.embed_tokens.weight"], self._settings.decoder_start_token_id
         read = self._run([start], input_features=self._features(wav))

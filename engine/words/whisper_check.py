@@ -44,45 +44,47 @@ class WhisperCheck:
 
         ended: False if speech was cut at a limit, so that words after it are not missed.
         """
-        heard = self._whisper.hear(self._text, torch.cat(self._wavs))
-        if heard is None:
+        transcribed = self._whisper.hear(self._text, torch.cat(self._wavs))
+        if transcribed is None:
             return None
-        written, starts = heard
+        written, starts = transcribed
         frames = [min(len(codes), round(start / FRAME_SAMPLES)) for start in starts]
         return judge_written(self._text, written, [*frames, len(codes)], ended, self._is_heard)
 
 
-def judge_written(text: str, written: str, edges: list[int], ended: bool = True, heard: bool = False) -> Verdict | None:
+def judge_written(
+    text: str, written: str, edges: list[int], ended: bool = True, was_heard: bool = False
+) -> Verdict | None:
     """Return the verdict on a chunk by what was written down. None if that is not about its text.
 
-    edges: the first frame of each of the chunk's words, and the number of frames. heard: all of it stays.
+    edges: the first frame of each of the chunk's words, and the number of frames. was_heard: all of it stays.
     """
     words, sentences = words_and_sentences(text)
-    asked, got = [*map(_plain, words)], [*map(_plain, words_of(written))]
-    matcher = SequenceMatcher(None, asked, got, autojunk=False)
+    expected, got = [*map(_plain, words)], [*map(_plain, words_of(written))]
+    matcher = SequenceMatcher(None, expected, got, autojunk=False)
     if sum(block.size for block in matcher.get_matching_blocks()) < _ALIKE * len(words):
         return None
     doubts = [
         Doubt(kind, " ".join(words[first:stop]), (first, stop), (edges[first], edges[stop]))
-        for kind, first, stop in _differences(matcher, asked, got)
+        for kind, first, stop in _differences(matcher, expected, got)
         if ended or kind != "missing" or stop < len(words)
     ]
     own, count = np.array(sentences), len(split_sentences(text))
     spoken = np.repeat(own, np.diff([0, *edges[1:]]))  # the sentence of each frame
     starts = starts_of(spoken, count)
-    fixed = (count, edges[-1]) if heard else (0, 0)
-    mended = () if heard else passages_of(doubts, own, spoken, starts, fixed)
-    return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if heard else ())
+    fixed = (count, edges[-1]) if was_heard else (0, 0)
+    mended = () if was_heard else passages_of(doubts, own, spoken, starts, fixed)
+    return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if was_heard else ())
 
 
-def _differences(matcher: SequenceMatcher, asked: list[str], got: list[str]) -> Iterator[tuple[str, int, int]]:
+def _differences(matcher: SequenceMatcher, expected: list[str], got: list[str]) -> Iterator[tuple[str, int, int]]:
     """Yield (kind, first word, the one after the last) of what was written down otherwise."""
     for _, first, stop, start, end in matcher.get_opcodes():
-        more, own, other = (end - start) - (stop - first), *map(_letters, (asked[first:stop], got[start:end]))
+        more, own, other = (end - start) - (stop - first), *map(_letters, (expected[first:stop], got[start:end]))
         if own - other >= max(_LEAST, own / 2):  # numbers are written in digits, compounds apart
             yield "missing", first, stop
         elif more >= 2 and other - own > other / 2:
-            place = _before(asked[:stop], got[start:end]) or _before(asked[: stop + end - start], got[start:end])
+            place = _before(expected[:stop], got[start:end]) or _before(expected[: stop + end - start], got[start:end])
             if place:
                 yield "again", *place
             elif more >= _ADDED:

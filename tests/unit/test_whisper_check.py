@@ -48,7 +48,7 @@ def test_words_after_a_limit_are_not_missed():
 
 
 def test_what_somebody_heard_is_named_and_stays():
-    verdict = judge_written(TEXT, TEXT.replace("lighthouse keeper ", ""), EDGES, heard=True)
+    verdict = judge_written(TEXT, TEXT.replace("lighthouse keeper ", ""), EDGES, was_heard=True)
     assert verdict.fixed == EDGES[-1] and not verdict.passages and [one.kind for one in verdict.heard] == ["missing"]
 
 
