@@ -23,7 +23,7 @@ class Assembly:
     def __init__(self, silences: Sequence[float | None], hear: Callable[[torch.Tensor], None] | None):
         self._silences, self._hear = silences, hear
         self._wavs: list[torch.Tensor] = []
-        self._length = self._heard = 0  # samples that are final; samples heard, including the streamed chunk
+        self._length = self._streamed = 0  # samples that are final; samples heard, including the streamed chunk
         self.spans: list[tuple[int, int]] = []  # (start, stop) samples of each chunk
         self.leads: list[int] = []  # samples trimmed from the start of each chunk
 
@@ -35,7 +35,7 @@ class Assembly:
         start, stop = edges or (0, len(wav))
         stop -= FADE if self._follows() else 0
         before, rest = self._gap(), wav[start:]
-        if self._heard < self._length + len(before) + FADE:
+        if self._streamed < self._length + len(before) + FADE:
             rest = self._faded(rest)
         self._tell(before, rest[: max(0, stop - start)])
 
@@ -52,7 +52,7 @@ class Assembly:
 
     def restart(self) -> None:
         """Void the streamed audio of the next chunk."""
-        self._heard = self._length
+        self._streamed = self._length
 
     def finish(self) -> torch.Tensor:
         """Add the last silence and return the whole waveform [n]."""
@@ -64,7 +64,7 @@ class Assembly:
     @property
     def was_heard(self) -> bool:
         """True if part of the next chunk was heard."""
-        return self._heard > self._length
+        return self._streamed > self._length
 
     def _add(self, *wavs: torch.Tensor):
         self._wavs += wavs
@@ -74,8 +74,8 @@ class Assembly:
         """Pass on the samples after the final ones that were not heard yet."""
         at = self._length
         for wav in wavs:
-            if self._hear is not None and len(new := wav[self._heard - at :]):
-                self._heard += len(new)
+            if self._hear is not None and len(new := wav[self._streamed - at :]):
+                self._streamed += len(new)
                 self._hear(new)
             at += len(wav)
 

@@ -61,10 +61,10 @@ def is_clipped(wav: torch.Tensor) -> bool:
 
 def spoken_part(wav: torch.Tensor) -> tuple[int, int] | None:
     """Return (start, stop) samples of the audible part of wav [n], with a small margin. None if it is silent."""
-    heard = (_levels(wav) >= _NOTHING).nonzero().flatten()
-    if not len(heard):
+    audible = (_levels(wav) >= _NOTHING).nonzero().flatten()
+    if not len(audible):
         return None
-    first, last = int(heard[0]), int(heard[-1]) + 1
+    first, last = int(audible[0]), int(audible[-1]) + 1
     return max(0, first - _EDGE) * _STEP, min(len(wav), (last + _EDGE) * _STEP)
 
 

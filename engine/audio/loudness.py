@@ -62,11 +62,11 @@ def _weighted(wav: torch.Tensor) -> torch.Tensor:
     """Apply K-weighting by overlap-save FFT."""
     kept = _SPECTRUM - _TAIL
     parts = F.pad(wav, (_TAIL, -len(wav) % kept)).unfold(0, _SPECTRUM, kept)
-    found = []
+    filtered = []
     for some in parts.split(_TOGETHER):
         spectra = torch.fft.rfft(some.double()).mul_(_response())
-        found.append(torch.fft.irfft(spectra, _SPECTRUM)[:, _TAIL:].float())
-    return torch.cat(found).flatten()[: len(wav)]
+        filtered.append(torch.fft.irfft(spectra, _SPECTRUM)[:, _TAIL:].float())
+    return torch.cat(filtered).flatten()[: len(wav)]
 
 
 @functools.cache

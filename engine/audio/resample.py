@@ -20,10 +20,10 @@ ROLLOFF = 0.99  # cutoff as a share of the lower Nyquist frequency
 _MAX_TAPS = 20_000_000
 
 
-def check_rate(rate: int, what: str) -> None:
-    """Raise HiggsError, naming `what`, if resampling the rate would take too much memory."""
+def check_rate(rate: int, subject: str) -> None:
+    """Raise HiggsError, naming `subject`, if resampling the rate would take too much memory."""
     if not _is_usual(rate, SAMPLE_RATE):
-        raise HiggsError(f"{what} has the unusual sample rate {rate}. Save it at 24000, 44100 or 48000 Hz first.")
+        raise HiggsError(f"{subject} has the unusual sample rate {rate}. Save it at 24000, 44100 or 48000 Hz first.")
 
 
 def _is_usual(rate: int, to: int) -> bool:

@@ -31,6 +31,6 @@ def is_speech_like(wav: torch.Tensor) -> bool:
     shapes = 10 * torch.log10(bands + _FLOOR * loud)
     shapes = shapes - shapes.mean(0)
     changes = (shapes[:, _STEP:] - shapes[:, :-_STEP]).abs().mean(0)
-    heard = energy > _QUIET * loud
-    changes = changes[heard[_STEP:] & heard[:-_STEP]]
+    is_loud = energy > _QUIET * loud
+    changes = changes[is_loud[_STEP:] & is_loud[:-_STEP]]
     return not len(changes) or float((changes > _CHANGE).float().mean()) > _SPEECH

@@ -31,5 +31,7 @@ def shown_name(name: str) -> str:
 
 def few(sentences: Iterable[str], most: int = 20) -> tuple[str, ...]:
     """Return the distinct sentences. If there are more than `most`, the last entry counts the rest."""
-    found = list(dict.fromkeys(sentences))
-    return tuple(found if len(found) <= most else [*found[:most], f"And {len(found) - most:,} more like this."])
+    distinct = list(dict.fromkeys(sentences))
+    return tuple(
+        distinct if len(distinct) <= most else [*distinct[:most], f"And {len(distinct) - most:,} more like this."]
+    )

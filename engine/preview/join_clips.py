@@ -112,7 +112,7 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
     words = clip.transcript.strip()
     try:
         check_clip(clip.wav, clip.rate, MAX_CLIP_SECONDS if words else _LONGEST)
-        wav, found = torch.as_tensor(clip.wav), False
+        wav, has_part = torch.as_tensor(clip.wav), False
         cuts = [0, wav.shape[-1]] if words else _cuts(wav, clip.rate)
         for start, stop in pairwise(cuts):
             if not MIN_CLIP_SECONDS <= (stop - start) / clip.rate <= MAX_CLIP_SECONDS:
@@ -127,9 +127,9 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
             faults = [*clip_faults(piece, plain), *filter(None, [wrong])]
             first, last = spoken_part(sound) or (0, len(sound))
             span = f" ({start / clip.rate:.1f} to {stop / clip.rate:.1f} s)" if len(cuts) > 2 else ""
-            found = True
+            has_part = True
             yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain, faults)
-        if not found:
+        if not has_part:
             raise HiggsError("no part of it can be cut out, because it has no pauses. Cut it to 5 to 30 seconds.")
     except HiggsError as error:
         raise HiggsError(f"{clip.name}: {error}") from error

@@ -32,11 +32,11 @@ WHISPERS = {
 
 def find_whispers(roots: Iterable[Path]) -> dict[str, Path]:
     """Return name -> folder of the Whisper models, in transformers' layout, directly below these folders."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for folder in (path for root in roots if root.is_dir() for path in sorted(root.iterdir())):
         if _is_whisper(folder):
-            found.setdefault(folder.name, folder)
-    return found
+            folders.setdefault(folder.name, folder)
+    return folders
 
 
 def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], None] | None = None) -> Path:
@@ -62,11 +62,11 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     Raises HiggsError if the clip is unsuitable, or the folder holds no complete Whisper.
     """
     check_clip(wav, sample_rate)
-    heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
+    samples = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
     extractor, tokenizer, model = load_whisper(folder, device)
     try:
         model.to(device)
-        features = extractor(heard.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
+        features = extractor(samples.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
         ids = model.generate(features.to(device, model.dtype))
         return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
     finally:

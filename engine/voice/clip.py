@@ -56,12 +56,12 @@ def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[
 
 
 def decode_clip(
-    data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
+    data: bytes, most: float = MAX_CLIP_SECONDS, subject: str = "The reference clip"
 ) -> tuple[torch.Tensor, int]:
     """Decode the bytes of a file, like `read_clip`. Raises RuntimeError with the reason if they are not sound."""
     file = _Bytes(data)
     with _opened(file) as sound:
-        wav, rate = _samples(file, sound, _check(what, most))
+        wav, rate = _samples(file, sound, _check(subject, most))
     return torch.from_numpy(wav), rate
 
 
@@ -97,13 +97,13 @@ def _file_at(path: str | os.PathLike) -> Iterator[tuple[Path, Any]]:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
 
 
-def _check(what: str, most: float) -> Callable[[int, int, float], None]:
+def _check(subject: str, most: float) -> Callable[[int, int, float], None]:
     def check(rate: int, channels: int, seconds: float) -> None:
-        check_rate(rate, what)
+        check_rate(rate, subject)
         if channels > MOST_CHANNELS:
-            raise HiggsError(f"{what} has {channels} channels. Save it with one or two.")
+            raise HiggsError(f"{subject} has {channels} channels. Save it with one or two.")
         if seconds > most:
-            raise _too_long(what, seconds, most)
+            raise _too_long(subject, seconds, most)
 
     return check
 
@@ -116,10 +116,10 @@ def _samples(file: Path | BinaryIO, sound: Any, check: Callable[[int, int, float
     return sound.read(sound.frames, dtype="float32", always_2d=True).T, sound.samplerate
 
 
-def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
+def _too_long(subject: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
     why = "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript to match."
     why = why if most == MAX_CLIP_SECONDS else "cannot be read. Cut it into parts."
-    return HiggsError(f"{what} is {math.ceil(seconds * 10) / 10:.1f} s long; more than {most:.0f} s {why}")
+    return HiggsError(f"{subject} is {math.ceil(seconds * 10) / 10:.1f} s long; more than {most:.0f} s {why}")
 
 
 def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
