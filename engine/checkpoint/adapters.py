@@ -145,8 +145,8 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tupl
     sources = {source.name: source for parts in free.parts.values() for source in parts}
     for adapter in adapters:
         opened = _Opened(Path(adapter.path).expanduser(), adapter.strength)
-        found, unfit = opened.changes(family, sources)
-        for name, change in found.items():
+        own, unfit = opened.changes(family, sources)
+        for name, change in own.items():
             changes[name] = (*changes.get(name, ()), change)
         warnings += opened.warnings
         lost, spare = ([key for key in unfit if _is_spare(key, family) is kind] for kind in (False, True))
@@ -228,7 +228,7 @@ class _Opened:
         """Return (table name -> change, tensors of the file that match nothing)."""
         modules, unfit = self._modules()
         placed = _placed(modules, family, sources)
-        found = {}
+        changes = {}
         for module, keys in modules.items():
             if module not in placed:
                 unfit += keys.values()
@@ -239,14 +239,14 @@ class _Opened:
                 raise HiggsError(
                     f"The LoRA {self.path} does not fit this model: {misfit}. Choose the model it was trained on."
                 )
-            found[source.name] = change
-        if not found:
+            changes[source.name] = change
+        if not changes:
             raise HiggsError(
                 f"{self.path} is not a LoRA for this model: none of its {len(self.file.shapes)} tensors match. Their "
                 f"names start with {beginnings(self.file.shapes)}. {trainer_of(self.file.shapes)}Choose a LoRA trained "
                 "on this model."
             )
-        return found, unfit
+        return changes, unfit
 
     def _modules(self) -> tuple[dict[str, dict[str, str]], list[str]]:
         """Return (module -> part -> key, keys that are not part of a LoRA)."""
@@ -289,16 +289,16 @@ def _placed(modules: Iterable[str], family: str, sources: Mapping[str, Source]) 
     A module's place is its name without a wrapper's prefix. An unknown prefix is taken for a wrapper's if it is the
     most common one and no layer has a known one; else it may be another network's, with layers of the same names.
     """
-    found: dict[str, tuple[str, str]] = {}
+    places: dict[str, tuple[str, str]] = {}
     for module in modules:
         words = module.split(".")
         for start in range(len(words)):
             name = table_name(family, ".".join(words[start:]) + ".weight")
             if name in sources:
-                found[module] = ".".join(words[:start]), name
+                places[module] = ".".join(words[:start]), name
                 break
-    known = {module: place for module, place in found.items() if not _without_wrappers(place[0])}
-    others = {m: place for m, place in found.items() if m not in known and not _is_unused(f"{m}.weight", family)}
+    known = {module: place for module, place in places.items() if not _without_wrappers(place[0])}
+    others = {m: place for m, place in places.items() if m not in known and not _is_unused(f"{m}.weight", family)}
     common = Counter(prefix for prefix, _ in others.values()).most_common(1)
     if common and not any(name.startswith("layers.") for _, name in known.values()):
         known |= {module: place for module, place in others.items() if place[0] == common[0][0]}

@@ -160,9 +160,9 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
         conv_dims=tuple(size(name, 0) for name in _HEARING),
         conv_kernels=tuple(size(name, 2) for name in _HEARING),
     )
-    told = (config.pos_groups, *config.ratios, *config.conv_dims, *config.conv_kernels, *widths.values())
-    if min(told) < 1 or max(told) > _WIDEST or config.semantic_layers > _MOST_LAYERS:
-        raise ValueError(f"its tensors are {min(told)} to {max(told)} wide, in {config.semantic_layers} layers")
+    sizes = (config.pos_groups, *config.ratios, *config.conv_dims, *config.conv_kernels, *widths.values())
+    if min(sizes) < 1 or max(sizes) > _WIDEST or config.semantic_layers > _MOST_LAYERS:
+        raise ValueError(f"its tensors are {min(sizes)} to {max(sizes)} wide, in {config.semantic_layers} layers")
     if math.prod(config.ratios) != FRAME_SAMPLES:
         raise ValueError(f"upsampling by {config.ratios} does not give {FRAME_SAMPLES} samples per frame")
     if config.codebook_size != CODEBOOK_SIZE:
@@ -225,22 +225,22 @@ class CodecWeights:
         except (KeyError, ValueError) as error:
             return [self._untold(error)]
         expected = {**encoder_shapes(config), **decoder_shapes(config)}
-        found = list(self._doubles)
+        problems = list(self._doubles)
         for name, shape in expected.items():
-            found += self._wrong(name, tuple(shape))
+            problems += self._wrong(name, tuple(shape))
         for name, held in self._sources.items():
             if name not in expected and not (name.startswith(_UNREAD) or name.endswith(_UNREAD_BOOK)):
-                found += [f"{self._tensors.file_of(n)}: {n} does not belong to the codec." for n in held.values()]
-        return found
+                problems += [f"{self._tensors.file_of(n)}: {n} does not belong to the codec." for n in held.values()]
+        return problems
 
     def read(self, part: str, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Read `part`, "decoder" or "encoder": canonical name -> fp32 tensor on `device`, with weight norm folded.
 
         Raises HiggsError if `problems` finds any.
         """
-        if found := self.problems():
-            more = f" There are {len(found) - 1} more such tensors." if len(found) > 1 else ""
-            raise HiggsError(f"{found[0]}{more} {_REMEDY}")
+        if problems := self.problems():
+            more = f" There are {len(problems) - 1} more such tensors." if len(problems) > 1 else ""
+            raise HiggsError(f"{problems[0]}{more} {_REMEDY}")
         shapes = {"decoder": decoder_shapes, "encoder": encoder_shapes}[part](self.config)
         return {name: self._fold(self._sources[name], device) for name in shapes}
 

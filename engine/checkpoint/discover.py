@@ -52,12 +52,12 @@ def missing_parts(folder: Path) -> list[str]:
 
 def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[Match]:
     """Find checkpoints in `roots` and up to `depth` levels below, sorted by name. Fast enough for a drop-down."""
-    found: dict[Path, Match] = {}
+    matches: dict[Path, Match] = {}
     for root in map(Path, roots):
         for checkpoint in _search(root, root, depth):
-            found.setdefault(checkpoint.path, checkpoint)
+            matches.setdefault(checkpoint.path, checkpoint)
     named: dict[str, Match] = {}
-    for checkpoint in found.values():
+    for checkpoint in matches.values():
         parts, count = checkpoint.path.parts, checkpoint.name.count("/") + 1
         while (name := "/".join(parts[-count:])) in named:  # same name under two roots: add the root's name
             count += 1
@@ -67,14 +67,14 @@ def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[M
 
 def find_in_hf_cache() -> list[Match]:
     """Find published checkpoints in Hugging Face's cache, pinned revisions first. Uses no network."""
-    found = []
+    matches = []
     for download in DOWNLOADS.values():
         for folder in (folders := cached_snapshots(download.talker)):
             name = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
             if folder.name != download.talker.revision and [f.parent for f in folders].count(folder.parent) > 1:
                 name += f"@{folder.name[:7]}"  # one of several, and not the pinned revision
-            found.append(_recognise(folder, name))
-    return list(filter(None, found))
+            matches.append(_recognise(folder, name))
+    return list(filter(None, matches))
 
 
 def cached_snapshots(repo: Repo) -> list[Path]:

@@ -132,9 +132,9 @@ def _bases(folder: Path) -> list[Path]:
         return []
     here = folder.absolute()
     near = [place for place in (here.parent, here.parent.parent) if place != place.parent]  # never a whole disk
-    found = [match.path for place in near for match in find_checkpoints([place], 1) if match.family == "v3"]
-    found += [place for one in DOWNLOADS.values() if one.family == "v3" for place in cached_snapshots(one.talker)]
-    return [place for place in (*found, EMBEDDED) if place.is_dir() and place != here and _size(place) == size]
+    candidates = [match.path for place in near for match in find_checkpoints([place], 1) if match.family == "v3"]
+    candidates += [place for one in DOWNLOADS.values() if one.family == "v3" for place in cached_snapshots(one.talker)]
+    return [place for place in (*candidates, EMBEDDED) if place.is_dir() and place != here and _size(place) == size]
 
 
 def _config(folder: Path) -> dict:

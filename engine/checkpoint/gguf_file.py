@@ -100,12 +100,12 @@ def checkpoint_place(folder: Path) -> Path:
     """
     if not folder.is_dir() or weight_files(folder):
         return folder
-    found = sorted(folder.glob(f"*{SUFFIX}"))
-    if len(found) > 1:
+    files = sorted(folder.glob(f"*{SUFFIX}"))
+    if len(files) > 1:
         raise HiggsError(
-            f"{folder} contains several models: {', '.join(path.name for path in found)}. Choose one of them."
+            f"{folder} contains several models: {', '.join(path.name for path in files)}. Choose one of them."
         )
-    return found[0] if found else folder
+    return files[0] if files else folder
 
 
 def side_file(place: Path, name: str) -> Path:

@@ -127,8 +127,8 @@ def _rope(published: RopeConfig, sections: tuple[dict, ...], path: Path) -> Rope
     for section in sections:
         for key in ("rope_parameters", "rope_scaling"):
             spec = spec or _section(section, key)
-    told = (section for section in (spec, *sections) if section.get("rope_theta") is not None)
-    theta = _number(next(told, {}), "rope_theta", path, published.theta)
+    with_theta = (section for section in (spec, *sections) if section.get("rope_theta") is not None)
+    theta = _number(next(with_theta, {}), "rope_theta", path, published.theta)
     kind = spec.get("rope_type") or spec.get("type")
     if kind == "default":
         return RopeConfig(theta)

@@ -102,12 +102,12 @@ def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[
         where = talker.file_of(strange[0])
         return [f"{where}: tensor {strange[0]} belongs to a quantised model, which is not supported."]
     problems, missing = [], []
-    for name, what in shape_problems(plan, talker.shapes):
+    for name, problem in shape_problems(plan, talker.shapes):
         if name in talker.shapes:
-            problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")
+            problems.append(f"{talker.file_of(name)}: tensor {name} {problem}.")
             continue
         missing.append(name if name.startswith("tied.") else plan.prefix + name)
-        problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
+        problems.append(f"the weights in {folder}: tensor {missing[-1]} {problem}.")
     problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
     if min(len(missing), len(plan.unexpected)) > FEW:
         names = f"it has {plan.unexpected[0]} where {missing[0]} is expected"

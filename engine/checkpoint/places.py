@@ -109,8 +109,8 @@ def refuse_shared(path: Path, places: Mapping[str, Place], size: int) -> None:
 
 
 def _place(path: Path, name: str, entry: object, start: int) -> Place:
-    told = entry if isinstance(entry, dict) else {}
-    dtype, shape, offsets = (told.get(key) for key in ("dtype", "shape", "data_offsets"))
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not is_name(name) or not is_shape(shape) or not is_shape(offsets) or len(offsets) != 2:
         called = name if is_name(name) else shown(name)
         raise HiggsError(f"The header of {path} is damaged at the tensor {called}. Download the file again.")

@@ -130,11 +130,11 @@ def quantised(raw: TensorFile) -> TensorFile:
     refused: dict[str, str] = {}
     for module, settings in _marked(raw).items():
         name = f"{module}.weight"
-        found = _packed(raw, name, settings)
-        if isinstance(found, str):
-            refused[name] = found
+        matrix = _packed(raw, name, settings)
+        if isinstance(matrix, str):
+            refused[name] = matrix
         else:
-            packed[name] = found
+            packed[name] = matrix
     return QuantisedFile(raw, packed, refused) if packed or refused else raw
 
 

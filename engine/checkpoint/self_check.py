@@ -28,8 +28,8 @@ def check_weights(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -
     for (name, data), size in zip(judged.items(), sizes, strict=True):
         if not size <= (MOST_NORM if data.dim() == 1 else MOST):  # also catches NaN
             key = checkpoint.plan.parts[name][0].stored[0]
-            what = f"contains weights of {size:,.0f}" if math.isfinite(size) else "contains NaN or infinity"
-            raise _broken(checkpoint, f"{key} in {checkpoint.talker.file_of(key)} {what}")
+            fault = f"contains weights of {size:,.0f}" if math.isfinite(size) else "contains NaN or infinity"
+            raise _broken(checkpoint, f"{key} in {checkpoint.talker.file_of(key)} {fault}")
 
 
 def check_logits(checkpoint: Checkpoint, logits: torch.Tensor) -> None:
@@ -47,9 +47,9 @@ def _size(data: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(data, dtype=torch.float32) / math.sqrt(data.numel())
 
 
-def _broken(checkpoint: Checkpoint, what: str) -> HiggsError:
+def _broken(checkpoint: Checkpoint, fault: str) -> HiggsError:
     lora = " and of the LoRA" if checkpoint.adapters.changes else ""
     return HiggsError(
-        f"The weights in {checkpoint.folder} are damaged or were converted incorrectly: {what}. Download the files of "
+        f"The weights in {checkpoint.folder} are damaged or were converted incorrectly: {fault}. Download the files of "
         f"the model{lora} again, or repeat the conversion."
     )

@@ -169,17 +169,17 @@ def layout_of(names: Iterable[str]) -> str | None:
 def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPlan:
     """Match the names in a file to the tables of `config`'s family. `tied`: the config says head = embedding."""
     names = set(names)
-    found, unexpected = _by_table_name(config.family, sorted(names))
+    stored_names, unexpected = _by_table_name(config.family, sorted(names))
     top = dict(_TOP[config.family])
     spare_head = top.pop("head_codes") if tied else ()
     table = {name: tuple(top[name]) for name in top}
     for layer in range(config.layers):
         for name, sources in _LAYER[config.family].items():
             table[f"layers.{layer}.{name}"] = tuple(f"layers.{layer}.{source}" for source in sources)
-    parts = {name: tuple(_source(text, config, found) for text in sources) for name, sources in table.items()}
+    parts = {name: tuple(_source(text, config, stored_names) for text in sources) for name, sources in table.items()}
     wanted = {source.name for sources in parts.values() for source in sources}
     wanted.update(text.partition(":")[0] for text in spare_head)
-    for name, stored in found.items():
+    for name, stored in stored_names.items():
         if name not in wanted:
             unexpected.extend(stored)
     prefix = "model." if _PORT in names else FAMILIES[config.family].tensor_prefix
@@ -228,16 +228,16 @@ def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, 
 
     The list of incomplete halves is empty in a valid file.
     """
-    found: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
     for stored in names:
         name = table_name(family, stored)
         if is_unused(family, stored):
             continue
         half = _HALVES.search(name)
         name = _HALVES.sub(".weight", name)
-        found.setdefault(name, {}).setdefault(half[1] if half else "whole", stored)
+        by_name.setdefault(name, {}).setdefault(half[1] if half else "whole", stored)
     odd, whole = [], {}
-    for name, halves in found.items():
+    for name, halves in by_name.items():
         if "whole" in halves:
             whole[name] = (halves["whole"],)
         elif len(halves) == 2:
@@ -247,7 +247,7 @@ def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, 
     return whole, odd
 
 
-def _source(text: str, config: ModelConfig, found: dict[str, tuple[str, ...]]) -> Source:
+def _source(text: str, config: ModelConfig, stored_names: dict[str, tuple[str, ...]]) -> Source:
     sizes = {
         "H": config.hidden,
         "Q": config.heads * config.head_dim,
@@ -258,4 +258,4 @@ def _source(text: str, config: ModelConfig, found: dict[str, tuple[str, ...]]) -
         "C": config.codebooks * config.code_vocab,
     }
     name, _, letters = text.partition(":")
-    return Source(name, tuple(sizes[letter] for letter in letters), found.get(name, ()))
+    return Source(name, tuple(sizes[letter] for letter in letters), stored_names.get(name, ()))

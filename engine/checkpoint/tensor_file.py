@@ -103,14 +103,16 @@ def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
     for path in map(Path, paths):
         if not path.is_file():
             raise HiggsError(f"{path} is missing. {HALF}")
-        found, said = places_in_safetensors(path) if path.suffix == ".safetensors" else (places_in_pickle(path), {})
-        metadata.update(said)
-        both = next((name for name in found if name in places), None)
+        own_places, own_metadata = (
+            places_in_safetensors(path) if path.suffix == ".safetensors" else (places_in_pickle(path), {})
+        )
+        metadata.update(own_metadata)
+        both = next((name for name in own_places if name in places), None)
         if both is not None:
             raise HiggsError(
                 f"{path} and {places[both].path} both contain the tensor {both}. Keep only one of the two files."
             )
-        places.update(found)
+        places.update(own_places)
     return TensorFile(places, metadata)
 
 
