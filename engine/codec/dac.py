@@ -19,7 +19,7 @@ SnakeOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch
 class Snake(nn.Module):
     """DAC's activation, computed by torch ops or by a kernel.
 
-    heard: int32 [B], frames of sound out of `frames`; the rest is padding and is set to 0. None: all are sound. Every
+    lengths: int32 [B], frames of sound out of `frames`; the rest is padding and is set to 0. None: all are sound. Every
     convolution that widens the receptive field follows such an activation, so padding acts like the end of the clip.
     """
 
@@ -27,11 +27,11 @@ class Snake(nn.Module):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, width, 1))
         self.compute: SnakeOp = snake
-        self.heard: torch.Tensor | None = None
+        self.lengths: torch.Tensor | None = None
         self.frames = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return self.compute(x, self.alpha, self.heard, x.shape[2] // self.frames)
+        return self.compute(x, self.alpha, self.lengths, x.shape[2] // self.frames)
 
 
 class ResidualUnit(nn.Module):

@@ -47,25 +47,25 @@ class CodecDecoder(nn.Module):
             self.add_module(name, part)
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
-    def forward(self, codes: torch.Tensor, heard: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Decode codes [B, K, T] -> [B, 960 * T].
 
-        heard: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
+        lengths: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
         """
         frames = codes.shape[2]
         codes = torch.where((codes >= 0) & (codes < self.config.codebook_size), codes, 0)
         hidden = self.fc2(self.quantizer.decode(codes)).transpose(1, 2)
-        if heard is not None:
-            hidden.masked_fill_(torch.arange(frames, device=codes.device) >= heard[:, None, None], 0.0)
-        self._set_heard(heard, frames)
+        if lengths is not None:
+            hidden.masked_fill_(torch.arange(frames, device=codes.device) >= lengths[:, None, None], 0.0)
+        self._set_lengths(lengths, frames)
         try:
             return self.acoustic_decoder(hidden)[:, 0]
         finally:
-            self._set_heard(None, frames)  # a kept reference would keep its memory
+            self._set_lengths(None, frames)  # a kept reference would keep its memory
 
-    def _set_heard(self, heard: torch.Tensor | None, length: int):
+    def _set_lengths(self, lengths: torch.Tensor | None, length: int):
         for snake in self._snakes:
-            snake.heard, snake.frames = heard, length
+            snake.lengths, snake.frames = lengths, length
 
     def use(self, snake: SnakeOp) -> None:
         """Compute all Snake activations with `snake`: a kernel, or torch ops (snake.py)."""
@@ -91,7 +91,7 @@ class CodecDecoder(nn.Module):
         for other shapes.
         """
         codes = packed[:, :-1].view(len(packed), CODEBOOKS, -1)
-        return self(codes, heard=packed[:, -1].to(torch.int32))
+        return self(codes, lengths=packed[:, -1].to(torch.int32))
 
     @torch.no_grad()
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
@@ -139,8 +139,8 @@ class CodecEncoder(nn.Module):
         return self.quantizer.encode(self.fc(both))[0].T.contiguous().to(wav.device)
 
     def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
-        heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
-        return self.semantic_model(heard)[:, ::_SEMANTIC_STEP]
+        padded = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
+        return self.semantic_model(padded)[:, ::_SEMANTIC_STEP]
 
 
 def pack(clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ struct SnakeArgs {
   const float* x;      // [rows, length], one row per clip and channel
   const float* alpha;  // [channels]
   float* out;          // [rows, length]
-  const int* heard;    // [rows / channels], length of each clip's sound, in units of `unit` samples; null: all
+  const int* lengths;  // [rows / channels], length of each clip's sound, in units of `unit` samples; null: all
   int channels;        // row r is channel r % channels
   int length, unit;
   int blocks_per_row;
@@ -17,7 +17,7 @@ extern "C" __global__ void snake(const SnakeArgs s) {
   const float alpha = s.alpha[row % s.channels], scale = 1.0f / (alpha + 1e-9f);
   const float* x = s.x + (long long)row * s.length;
   float* out = s.out + (long long)row * s.length;
-  const int valid = s.heard ? s.heard[row / s.channels] * s.unit : s.length;
+  const int valid = s.lengths ? s.lengths[row / s.channels] * s.unit : s.length;
   for (int i = block * blockDim.x + threadIdx.x; i < s.length; i += s.blocks_per_row * blockDim.x) {
     const float wave = sinf(alpha * x[i]);
     out[i] = i < valid ? x[i] + scale * (wave * wave) : 0.0f;

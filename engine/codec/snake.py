@@ -15,16 +15,16 @@ THREADS = 256
 SAMPLES = 4  # per thread
 
 
-def snake(x: torch.Tensor, alpha: torch.Tensor, heard: torch.Tensor | None, unit: int) -> torch.Tensor:
-    """Compute the activation: x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample heard * unit on.
+def snake(x: torch.Tensor, alpha: torch.Tensor, lengths: torch.Tensor | None, unit: int) -> torch.Tensor:
+    """Compute the activation: x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample lengths * unit on.
 
-    heard: int32 [B]; None: all samples are sound.
+    lengths: int32 [B]; None: all samples are sound.
     """
     wave = torch.mul(x, alpha).sin_().square_()
     out = torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
-    if heard is None:
+    if lengths is None:
         return out
-    return out.masked_fill_(torch.arange(x.shape[2], device=x.device) >= (heard * unit)[:, None, None], 0.0)
+    return out.masked_fill_(torch.arange(x.shape[2], device=x.device) >= (lengths * unit)[:, None, None], 0.0)
 
 
 SnakeArgs = structure(
@@ -32,7 +32,7 @@ SnakeArgs = structure(
     x=torch.float32,
     alpha=torch.float32,
     out=torch.float32,
-    heard=torch.int32,
+    lengths=torch.int32,
     channels=ctypes.c_int,
     length=ctypes.c_int,
     unit=ctypes.c_int,
@@ -52,13 +52,20 @@ class SnakeKernel(CudaKernel):
         with self._first_launch():
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), None, 1)
 
-    def __call__(self, x: torch.Tensor, alpha: torch.Tensor, heard: torch.Tensor | None, unit: int) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, alpha: torch.Tensor, lengths: torch.Tensor | None, unit: int) -> torch.Tensor:
         """Compute `snake`."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
         blocks = -(-length // (THREADS * SAMPLES))
         argument = SnakeArgs.of(
-            x=x, alpha=alpha, out=out, heard=heard, channels=channels, length=length, unit=unit, blocks_per_row=blocks
+            x=x,
+            alpha=alpha,
+            out=out,
+            lengths=lengths,
+            channels=channels,
+            length=length,
+            unit=unit,
+            blocks_per_row=blocks,
         )
         launch(self._function, batch * channels * blocks, THREADS, argument)
         return out

@@ -150,7 +150,7 @@ class Sound:
         self._kept = 0  # frames of them that have been decoded
         self._size = self._missing = 0  # frames in the next window, and frames of codes it still needs
         self._open = 0  # windows being decoded
-        self._finished = self._heard = False
+        self._finished = self._has_samples = False
         self._fresh: list[torch.Tensor] = []  # windows that `new` has not returned yet
         self.error: HiggsError | None = None  # set if samples are not finite
 
@@ -181,7 +181,7 @@ class Sound:
     def _submit(self, codes: torch.Tensor, frames: int):
         stop = self._kept + frames
         self._open += 1
-        if self.streamed and not self._heard:
+        if self.streamed and not self._has_samples:
             self._waveform.awaited.add(self)
         self._waveform.submit(self, codes, self._kept, stop)
         self._kept = min(stop, CONTEXT_FRAMES)
@@ -196,7 +196,7 @@ class Sound:
     def take(self, wav: torch.Tensor) -> None:
         """Add the next window's sound [n] fp32 on the host, clamped to -1..1."""
         self._open -= 1
-        self._heard = True
+        self._has_samples = True
         self._waveform.awaited.discard(self)
         low, high = wav.aminmax()  # NaN if there is one
         if not math.isfinite(low + high):
