@@ -37,8 +37,8 @@ class LaunchFailed(RuntimeError):
 
 def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
     """Load the first library that works: glob matches in `folders`, then the system's."""
-    found = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
-    for name in [*(path for path in found if "builtins" not in path), *names]:
+    paths = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
+    for name in [*(path for path in paths if "builtins" not in path), *names]:
         try:
             return ctypes.CDLL(name)
         except OSError:
@@ -106,11 +106,11 @@ def _compile(source: str, capability: str, options: tuple[str, ...]) -> bytes:
     array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
     failed = nvrtc.nvrtcCompileProgram(program, len(flags), array)
     try:
-        said = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().strip("\0\n")
+        report = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().strip("\0\n")
         if failed:
-            raise KernelUnavailable(f"the kernels do not compile for compute capability {capability}: {said[:400]}")
-        if said:
-            log.debug("NVRTC for compute capability %s: %s", capability, said)
+            raise KernelUnavailable(f"the kernels do not compile for compute capability {capability}: {report[:400]}")
+        if report:
+            log.debug("NVRTC for compute capability %s: %s", capability, report)
         return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -244,8 +244,8 @@ def launch(
     _check(error, "launch", LaunchFailed)
 
 
-def _check(error: int, what: str, kind: type[RuntimeError] = KernelUnavailable):
+def _check(error: int, action: str, kind: type[RuntimeError] = KernelUnavailable):
     if error:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(error, ctypes.byref(text))
-        raise kind(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")
+        raise kind(f"the driver could not {action} a kernel: {(text.value or b'unknown error').decode()}")

@@ -151,8 +151,8 @@ class Fill:
     def upload(self, talker: Talker, kernel: PromptKernel, state: DecodeState) -> None:
         """Copy the words, with the state's addresses, and the text's embeddings into the kernel's scratch."""
         keys, values = state.cache.keys, state.cache.values
-        told = [keys.data_ptr(), values.data_ptr(), state.logits.data_ptr(), keys.stride(0)]
-        self._head[:8] = np.array(told, dtype=np.int64).view(np.int32)
+        addresses = [keys.data_ptr(), values.data_ptr(), state.logits.data_ptr(), keys.stride(0)]
+        self._head[:8] = np.array(addresses, dtype=np.int64).view(np.int32)
         self._head[8] = state.max_seq_len
         send(self.words, kernel.scratch["fill"])
         if self.ids:

@@ -38,9 +38,9 @@ def one_thread() -> Iterator[None]:
     """
     global _calls, _usual
     with _lock:
-        found = torch.get_num_threads()  # in a new thread this also makes torch set the thread's count, once
+        count = torch.get_num_threads()  # in a new thread this also makes torch set the thread's count, once
         if not _calls:
-            _usual = found
+            _usual = count
         _calls += 1
         torch.set_num_threads(1)
     try:

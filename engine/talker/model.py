@@ -41,13 +41,13 @@ class Talker:
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors on the device that a step reads."""
-        found = [self.embed_codes, self.head_codes.data, self.norm, self.cos, self.sin, self.offsets]
-        found += [] if self.scratch is None else [self.scratch]
+        tensors = [self.embed_codes, self.head_codes.data, self.norm, self.cos, self.sin, self.offsets]
+        tensors += [] if self.scratch is None else [self.scratch]
         for layer in self.layers:
-            found += [layer.qkv.data, layer.out.data] + ([] if layer.qk_norm is None else [layer.qk_norm])
+            tensors += [layer.qkv.data, layer.out.data] + ([] if layer.qk_norm is None else [layer.qk_norm])
             for expert in (layer.text, layer.code):
-                found += [expert.attn_norm, expert.mlp_norm, expert.gate_up.data, expert.down.data]
-        return found
+                tensors += [expert.attn_norm, expert.mlp_norm, expert.gate_up.data, expert.down.data]
+        return tensors
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Compute logits: last hidden states [n, H] -> [n, K * V] fp32."""
