@@ -95,13 +95,14 @@ def say(args: argparse.Namespace) -> int:
         return _say_cues(args, params)
     if "-" in (args.text, args.out):
         return _say_arriving(args, params)
-    said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
+    pronunciations, outputs = pronunciations_in(args.pronunciations), Outputs(args)
     with engine_or_servers(args) as engine:
         if args.script:
-            speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
+            speech = with_bar(_dialogue(engine, Path(args.script), params, args, pronunciations))
         else:
             voice = _own_voice(engine, args)
-            speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
+            text = pronunciations.apply(args.text)
+            speech = with_bar(functools.partial(engine.speak, text, voice, params, args.scene))
         words = engine.words(speech) if outputs.need_words else None
     outputs.write(speech.wav, functools.partial(to_srt, speech, words, outputs.srt_words), speech.codes, words)
     for warning in (*speech.warnings, *speech.doubts):
@@ -118,15 +119,14 @@ def say(args: argparse.Namespace) -> int:
 
 def _show_text(args: argparse.Namespace) -> int:
     """Print what will be said, with the names of a script."""
-    said, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
+    pronunciations, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
     if args.srt_in:
-        turns = [
-            turn for cue in cues_in(Path(args.srt_in), False, engine.knows_tag).said_as(said).cues for turn in cue.turns
-        ]
+        sheet = cues_in(Path(args.srt_in), False, engine.knows_tag).said_as(pronunciations)
+        turns = [turn for cue in sheet.cues for turn in cue.turns]
     elif args.script:
-        turns = dialogue_in(Path(args.script), said, engine.knows_tag).turns
+        turns = dialogue_in(Path(args.script), pronunciations, engine.knows_tag).turns
     else:
-        turns = [Turn("", said.apply(stdin_text(sys.stdin.buffer.read()) if args.text == "-" else args.text))]
+        turns = [Turn("", pronunciations.apply(stdin_text(sys.stdin.buffer.read()) if args.text == "-" else args.text))]
     for turn in turns:
         print(f"{turn.speaker}: " * bool(turn.speaker) + engine.read_as(turn.text))
     return 0
@@ -139,12 +139,12 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
             "- goes with a text only. Omit --script, --srt-out, --srt-words, --words, --mouth and --codes, or give a "
             "text and a file for --out instead of -."
         )
-    said, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
+    pronunciations, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
     texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]
     with engine_or_servers(args) as engine:
         hear = None if outputs else to_stdout
-        what = map(said.apply, texts), _own_voice(engine, args), params, args.scene
-        spoken = speak_arriving(engine, *what, hear)
+        texts = map(pronunciations.apply, texts)
+        spoken = speak_arriving(engine, texts, _own_voice(engine, args), params, args.scene, hear)
     if not spoken:
         raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
     for warning in dict.fromkeys(str(one) for speech in spoken for one in (*speech.warnings, *speech.doubts)):
@@ -163,7 +163,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
     engine = engine_or_servers(args)
-    sheet, said = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
+    sheet, pronunciations = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
     with engine:
@@ -174,10 +174,9 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
         if film:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
             voices |= film_voices(engine, sheet, film, without, args.translated)
-        cues = sheet.said_as(said).cues
-        what = engine, cues, voices, params, fit, args.scene
+        cues = sheet.said_as(pronunciations).cues
         how = {"even": not args.uneven, "words": outputs.need_words}
-        speech = with_bar(functools.partial(speak_cues, *what, **how))
+        speech = with_bar(functools.partial(speak_cues, engine, cues, voices, params, fit, args.scene, **how))
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
@@ -330,10 +329,10 @@ def _voice(engine: SpeechAPI, name: str, transcript: str | None, folder: Path = 
 
 
 def _dialogue(
-    engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
+    engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, pronunciations: Pronunciations
 ) -> Callable[..., SpeechResult]:
     """Return a function that speaks a script with the voices in its head: files, relative to the script."""
-    dialogue = dialogue_in(path, said, engine.knows_tag)
+    dialogue = dialogue_in(path, pronunciations, engine.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = _voices(engine, dialogue.head, path)

@@ -97,8 +97,8 @@ def _word_time_arguments(command):
 
 
 def _whisper_argument(command):
-    told = "Whisper folder in transformers' format, for times of words if the model itself does not tell them"
-    command.add_argument("--whisper", metavar="DIR", help=told)
+    help_text = "Whisper folder in transformers' format, for times of words if the model itself does not tell them"
+    command.add_argument("--whisper", metavar="DIR", help=help_text)
 
 
 def _cue_arguments(command):
@@ -164,8 +164,8 @@ def _ray_arguments(command):
 
 
 def _voice_arguments(command):
-    told = "built-in voice such as amber, clip to clone, or saved voice"
-    command.add_argument("--voice", metavar="NAME|REF.wav|VOICE.safetensors", help=told)
+    help_text = "built-in voice such as amber, clip to clone, or saved voice"
+    command.add_argument("--voice", metavar="NAME|REF.wav|VOICE.safetensors", help=help_text)
     command.add_argument("--transcript", help="the words spoken in the clip (default: those in REF.txt)")
     command.add_argument(
         "--pronunciations", type=Path, metavar="FILE.txt", help="pronunciations, one per line, such as Nguyen = Win"
@@ -249,8 +249,8 @@ def _serve_parser(commands):
     _model_arguments(command)
 
 
-def _way_arguments(command, lora="FILE[:STRENGTH]", told="LoRA to add"):
-    command.add_argument("--lora", action="append", metavar=lora, help=f"{told}; repeat for several")
+def _way_arguments(command, lora="FILE[:STRENGTH]", lora_help="LoRA to add"):
+    command.add_argument("--lora", action="append", metavar=lora, help=f"{lora_help}; repeat for several")
     command.add_argument(
         "--partial-lora", action="store_true", help="load LoRAs without the tensors that have no place in the model"
     )

@@ -32,7 +32,7 @@ def arriving_sentences(read: Callable[[int], bytes]) -> Iterator[str]:
     If they are not UTF-8, all that follow are read before more is spoken, and the encoding is logged.
     """
     text, decoder = IncomingText("sentence"), codecs.getincrementaldecoder("utf-8-sig")()
-    whole, said, is_over = b"", "", False
+    whole, decoded, is_over = b"", "", False
     while not is_over:
         data = b""
         while not is_over and (not data or len(whole + data) < _MARK):
@@ -42,12 +42,12 @@ def arriving_sentences(read: Callable[[int], bytes]) -> Iterator[str]:
         try:
             if b"\0" in data:  # UTF-16
                 raise UnicodeError
-            said += (piece := decoder.decode(data, final=is_over))
+            decoded += (piece := decoder.decode(data, final=is_over))
             yield from text.add(piece)
         except UnicodeError:
             while not is_over and (more := read(_BYTES)):
                 whole += more
-            yield from text.add(stdin_text(whole)[len(said) :])  # what was said is ASCII, or UTF-8 with wrong bytes
+            yield from text.add(stdin_text(whole)[len(decoded) :])  # what was said is ASCII, or UTF-8 with wrong bytes
             break
     yield from text.flush()
 

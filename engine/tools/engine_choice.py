@@ -43,21 +43,21 @@ def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
 
 def named_loras(args: argparse.Namespace) -> dict[str, Adapter]:
     """Return the adapters of --lora NAME=FILE by name, and leave the others in args. Raises HiggsError."""
-    found: dict[str, Adapter] = {}
+    named: dict[str, Adapter] = {}
     plain = []
     for text in args.lora or ():
         adapter = Adapter.parse(text)
         match = _NAMED.fullmatch(adapter.path)
         if match is None or Path(adapter.path).exists():
             plain.append(text)
-        elif match[1] in found:
+        elif match[1] in named:
             raise HiggsError(f"--lora has two adapters named {match[1]}. Give them different names.")
         else:
-            found[match[1]] = replace(adapter, path=match[2], partial=args.partial_lora)
-    if found and (args.ray is not None or args.ray_actors):
+            named[match[1]] = replace(adapter, path=match[2], partial=args.partial_lora)
+    if named and (args.ray is not None or args.ray_actors):
         raise HiggsError("LoRAs with a name cannot be used with --ray. Omit --ray, or start a server for each LoRA.")
     args.lora = plain
-    return found
+    return named
 
 
 def config_of(args: argparse.Namespace) -> EngineConfig:

@@ -20,15 +20,15 @@ def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
     if not isinstance(file, QuantisedFile):
         return ""
     counts = Counter((one.layout, round(one.bits, 2)) for one in file.packed.values())
-    told = [f"{count} matrices {layout} ({bits:g} bits a weight)" for (layout, bits), count in counts.items()]
+    parts = [f"{count} matrices {layout} ({bits:g} bits a weight)" for (layout, bits), count in counts.items()]
     if taken not in FORMATS or FORMATS[taken].quantize is None:
-        return f"{', '.join(told)}; expanded to {taken}"
+        return f"{', '.join(parts)}; expanded to {taken}"
     taken = format_for(checkpoint, taken)
     names = [name for name in plan.parts if is_layer_matrix(name, plan.shape(name)) and name.startswith("layers.0.")]
     first = [key for name in names for source in plan.parts[name] for key in source.stored if file.is_quantised(key)]
     worst = max((_rounding(file.packed[key], taken) for key in first), default=0.0)
     rounded = f"rounded once more to {taken}, which changes layer 0 by {worst:.2%}" if worst else "used unchanged"
-    return f"{', '.join(told)}; {rounded}"
+    return f"{', '.join(parts)}; {rounded}"
 
 
 def _rounding(one: Packed, taken: str) -> float:

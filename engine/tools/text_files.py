@@ -15,13 +15,13 @@ from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
 
 
-def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
+def dialogue_in(path: Path, pronunciations: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
     """Read a script, respelled by the pronunciations. knows_tag: see `read_dialogue`.
 
     Raises HiggsError if the file cannot be read.
     """
     dialogue = read_dialogue(_read(path), knows_tag=knows_tag)
-    return replace(dialogue, turns=said.respelled(dialogue.turns))
+    return replace(dialogue, turns=pronunciations.respelled(dialogue.turns))
 
 
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
