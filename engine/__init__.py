@@ -65,6 +65,7 @@ from .preview.text_check import text_check, text_check_before
 from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
 from .preview.transcribe import size_of as whisper_size
 from .preview.voice_sound import codec_of, voice_sound
+from .prompt.casting import Cast
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.dialogue import Dialogue, read_dialogue, script_names
@@ -162,6 +163,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "OPENNESS",
     "mouth_of",
     # text
+    "Cast",
     "Dialogue",
     "read_dialogue",
     "script_names",

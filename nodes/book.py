@@ -17,6 +17,7 @@ from ..engine import (
     Book,
     BookProgress,
     BookReport,
+    Cast,
     Engine,
     Engines,
     HiggsError,
@@ -41,10 +42,10 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
-from .library.voice_folders import known_names, listed_pronunciations, voice_called
+from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs
-from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .voice import transcript_warnings
 
 NAME = "Higgs Book"
@@ -147,8 +148,9 @@ class HiggsTTSBook(io.ComfyNode):
         with node_errors(NAME):
             check_linked(model=model)
             params, place = sampling(settings), folders.below_output(folder)
-            found, sockets = _read(book, text, script, by_name(voices), model)
-            given = voices_of(found.speakers, sockets, model, found.head)
+            sockets = by_name(voices)
+            found, cast = _read(book, text, script, sockets, model)
+            given = voices_of(found.speakers, cast, model)
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
             found = spelled(found, said_as(pronunciations))
@@ -236,23 +238,21 @@ def _check_book(book: str | None, text: str | None) -> None:
 
 def _read(
     book: str, text: str, is_script: bool, sockets: Mapping[str, Voice], model: AnyModel
-) -> tuple[Book, Mapping[str, Voice]]:
-    """Return the book and the voices its speakers use."""
-    title, warnings = TITLE, ()
+) -> tuple[Book, Cast[Voice]]:
+    """Return the book and its cast."""
+    title, warnings, narrator = TITLE, (), Cast((), sockets, {}, voice_called)
     _check_book(str(book), text)
     if book != OWN_TEXT:
         path = folders.files_in_input(BOOK_SUFFIXES)[book]
         if not is_script or path.suffix.lower() == ".epub":
-            return read_book(path, is_script), sockets
+            return read_book(path, is_script), narrator
         text, title, warnings = _script_in(path)
     if not is_script:
-        return read_book_text(text, title), sockets
+        return read_book_text(text, title), narrator
     head, names = script_names(text)
-    if known := known_names(names, sockets, head):
-        found = read_book_text(text, title, True, known, model.engine.knows_tag)
-        return replace(found, warnings=(*found.warnings, *warnings)), sockets
-    found = read_book_text(text, title, True, knows_tag=model.engine.knows_tag)
-    return replace(found, warnings=(*found.warnings, *warnings)), in_turn(found.speakers, sockets)
+    cast = Cast(names, sockets, head, voice_called)
+    found = read_book_text(text, title, True, cast.known, model.engine.knows_tag)
+    return replace(found, warnings=(*found.warnings, *warnings)), cast
 
 
 def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt, words_json
+from ..engine import Cast, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt, words_json
 from . import voice_files
 from .comfy import audio, types, widgets
 from .comfy.linked import check_linked, is_used
@@ -16,7 +16,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors, refusal
 from .comfy.remote_model import AnyModel
 from .finish import Finish, finish_inputs
-from .library.voice_folders import known_names, listed_pronunciations, voice_called
+from .library.voice_folders import listed_pronunciations, voice_called
 from .retakes import read_retakes, retakes_input
 from .speak import (
     advanced_inputs,
@@ -29,7 +29,7 @@ from .speak import (
     srt_output,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -128,9 +128,12 @@ class HiggsTTSDialogue(io.ComfyNode):
             check_linked(model=model)
             finish = Finish.take(settings)
             params = sampling(settings)
-            dialogue, sockets = _read(script, by_name(voices), model)
+            sockets = by_name(voices)
+            head, names = script_names(script)
+            cast = Cast(names, sockets, head, voice_called)
+            dialogue = read_dialogue(script, cast.known, model.engine.knows_tag)
             _check_turns(dialogue)
-            given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
+            given = voices_of(dialogue.speakers, cast, model)
             turns = said_as(pronunciations).respelled(dialogue.turns)
             what, again = (turns, given, params, scene.strip() or None), read_retakes(retakes)
             engine = load_engine(model)
@@ -167,18 +170,6 @@ def _switches() -> list[io.Input]:
             "afterwards. Turn off to keep natural differences."
         ),
     ]
-
-
-def _read(script: str, sockets: Mapping[str, Voice], model: AnyModel) -> tuple[Dialogue, Mapping[str, Voice]]:
-    """Return the script and the voices its speakers use.
-
-    If the script names no known voice, its speakers get the connected voices in turn, as far as these go.
-    """
-    head, names = script_names(script)
-    if known := known_names(names, sockets, head):
-        return read_dialogue(script, known, model.engine.knows_tag), sockets
-    dialogue = read_dialogue(script, knows_tag=model.engine.knows_tag)
-    return dialogue, in_turn(dialogue.speakers, sockets)
 
 
 def _listed(speakers: list[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..engine import (
+    Cast,
     HiggsError,
     LinesRow,
     SpeechResult,
@@ -29,7 +30,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
-from .library.voice_folders import known_names, listed_pronunciations, voice_called
+from .library.voice_folders import listed_pronunciations, voice_called
 from .sheet.files import LineFiles, look, subtitles_of
 from .sheet.plan import LinePlan, LineTake, plan
 from .sheet.takes import takes_of
@@ -43,7 +44,7 @@ from .speak import (
     sampling_inputs,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voices_input, voices_of
 from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -220,10 +221,8 @@ def _subtitles_input() -> io.Input:
 
 def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: AnyModel) -> dict[str, Voice]:
     """Map speakers to voices by name or number if the rows use these, else in turn. Some may have none."""
-    speakers, sockets = list(dict.fromkeys(row.speaker for row in rows)), by_name(voices)
-    if not known_names(speakers, sockets):
-        sockets = in_turn(speakers, sockets)
-    return voices_of(speakers, sockets, model)
+    speakers = list(dict.fromkeys(row.speaker for row in rows))
+    return voices_of(speakers, Cast(speakers, by_name(voices), {}, voice_called), model)
 
 
 def _is_there(files: LineFiles, take: LineTake, subtitles: bool, srt_words: int) -> bool:

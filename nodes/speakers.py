@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 from comfy_api.latest import io
 
-from ..engine import Voice, speaker_key
+from ..engine import Cast, Voice, speaker_key
 from . import voice_files
 from .comfy import types
 from .comfy.linked import check_linked
@@ -39,12 +38,6 @@ def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
     return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
 
 
-def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, Voice]:
-    """Add speakers to `sockets`, giving them the connected voices in order of appearance, as far as these go."""
-    connected = [voice for name, voice in sockets.items() if name.isdecimal()]
-    return {**sockets, **dict(zip(map(speaker_key, filter(None, speakers)), connected, strict=False))}
-
-
 def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tuple[str, ...]:
     """Return a warning for each connected voice that may be misassigned. given: speaker -> voice, of all who speak."""
     used = set(map(id, given.values()))
@@ -61,33 +54,28 @@ def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tu
 
 def voices_of(
     speakers: list[str],
-    sockets: Mapping[str, Voice],
+    cast: Cast[Voice],
     model: AnyModel,
-    declared: Mapping[str, str] = MappingProxyType({}),
     lent: Callable[[list[str]], dict[str, Voice]] = lambda speakers: {},
 ) -> dict[str, Voice]:
-    """Map speakers to voices. Leaves out speakers without one; an unnamed speaker gets the first socket's voice.
+    """Map speakers to voices: those of the cast, then `lent`, which gives voices to speakers who still have none.
 
-    declared: speaker -> name of a voice, as a script may say. lent: gives voices to speakers who still have none.
+    Leaves out speakers without one.
     """
-    found = {}
-    heads = {speaker_key(name): named for name, named in declared.items()}
-    for speaker in speakers:
-        named = heads.get(speaker_key(speaker))
-        key = speaker_key(speaker if named is None else named)
-        if key in sockets:
-            found[speaker] = sockets[key]
-        elif named is not None:
-            found[speaker] = voice_files.load(voice_called(named) or find_voice(named), model)
-        elif speaker and (path := voice_called(speaker)):
-            found[speaker] = voice_files.load(path, model)
-        elif not speaker and sockets:
-            found[speaker] = next(iter(sockets.values()))
-    found |= lent([speaker for speaker in speakers if speaker not in found])
-    without = [speaker for speaker in speakers if speaker not in found]
+
+    def load(name: str) -> Voice | None:
+        path = voice_called(name)
+        return voice_files.load(path, model) if path else None
+
+    def load_declared(name: str) -> Voice:
+        return voice_files.load(voice_called(name) or find_voice(name), model)
+
+    given = cast.assign(speakers, load, load_declared)
+    given |= lent([speaker for speaker in speakers if speaker not in given])
+    without = [speaker for speaker in speakers if speaker not in given]
     if model.engine.card.one_voice and len(speakers) > 1:
-        taken = {speaker_key(voice.name) for voice in found.values()}
+        taken = {speaker_key(voice.name) for voice in given.values()}
         clips = [clip for clip in built_in_voices() if speaker_key(clip.stem) not in taken] or built_in_voices()
         for place, speaker in enumerate(without):
-            found[speaker] = voice_files.load(clips[place % len(clips)], model)
-    return found
+            given[speaker] = voice_files.load(clips[place % len(clips)], model)
+    return given

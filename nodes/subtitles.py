@@ -11,6 +11,7 @@ import torch
 from comfy_api.latest import io
 
 from ..engine import (
+    Cast,
     CueParams,
     CueSheet,
     CueSpeech,
@@ -37,10 +38,10 @@ from .comfy.progress_text import NodeText
 from .comfy.remote_model import AnyModel
 from .finish import Finish, finish_inputs
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
-from .library.voice_folders import known_names, listed_pronunciations, voice_called
+from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
 from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs, with_bar
-from .speakers import by_name, even_loudness_input, in_turn, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
 NAME = "Higgs Subtitles"
@@ -148,10 +149,13 @@ class HiggsTTSSubtitles(io.ComfyNode):
             params = sampling(settings)
             text, doubts = subtitle_text(srt)
             NodeText().show("\n".join(doubts))
-            sheet, sockets = _read(text, by_name(voices), "film" in clips, model)
+            sockets = by_name(voices)
+            head, names = cue_names(text)
+            cast = Cast(names, sockets, head, voice_called)
+            sheet = read_cues(text, cast.known, "film" in clips and bool(cast.known), model.engine.knows_tag)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
-            given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
+            given = voices_of(sheet.speakers, cast, model, lent.voices)
             own = [voice for speaker, voice in given.items() if speaker not in lent.speakers]
             unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
@@ -204,17 +208,6 @@ class _Film:
             self.told.append(f"Voice of {name}: {clip.seconds:.1f} s from the film, cue {cues}.")
         self.speakers.update(found)
         return found
-
-
-def _read(
-    text: str, sockets: Mapping[str, Voice], anyone: bool, model: AnyModel
-) -> tuple[CueSheet, Mapping[str, Voice]]:
-    """Return the cues and the voices their speakers use, as in a dialogue. anyone: keep speakers without a voice."""
-    head, names = cue_names(text)
-    if known := known_names(names, sockets, head):
-        return read_cues(text, known, anyone, model.engine.knows_tag), sockets
-    sheet = read_cues(text, knows_tag=model.engine.knows_tag)
-    return sheet, in_turn(sheet.speakers, sockets)
 
 
 def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, lines: Sequence[str]) -> str:

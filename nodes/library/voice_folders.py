@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from ...engine import (
     BUILT_IN_CLIPS,
     CLIP_SUFFIXES,
     FILM_SUFFIXES,
     HiggsError,
-    Voice,
     VoiceHead,
     file_stamp,
     portable_parts,
     read_plain_text,
     read_voice_head,
-    speaker_key,
 )
 from ..comfy import folders
 from .saved_names import as_name, parts_of, the_one
@@ -90,24 +86,6 @@ def voice_called(name: str) -> Path | None:
         if wanted in (listed.lower(), plain, plain.removesuffix(path.suffix.lower())):
             return path
     return None
-
-
-def known_names(
-    names: Iterable[str], sockets: Mapping[str, Voice], head: Mapping[str, str] = MappingProxyType({})
-) -> list[str]:
-    """Return the names that a text uses for voices. Empty if its speakers get the connected voices in turn.
-
-    names: of speakers, or of candidates. head: voices that the text itself names. If enough voices are connected for
-    all names, they are meant, even if a file in models/voices has one of the names.
-    """
-    spelled: dict[str, str] = {}  # by folded name, in the spelling that comes first
-    for name in names:
-        spelled.setdefault(speaker_key(name), name)
-    connected = sum(map(str.isdecimal, sockets))
-    if not head and spelled.keys().isdisjoint(sockets) and connected >= len(spelled):
-        return []
-    known = [name for key, name in spelled.items() if name and (key in sockets or voice_called(name))]
-    return [*sockets, *known] if head or known else []
 
 
 def _origin(name: str) -> str:

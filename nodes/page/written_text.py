@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...engine import (
     MAX_WRITTEN,
+    Cast,
     Dialogue,
     HiggsError,
     SaidText,
@@ -27,7 +28,7 @@ from ...engine import (
 )
 from ..library.checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
 from ..library.checkpoint_folders import fingerprint as files_of
-from ..library.voice_folders import BUILT_IN, known_names, voices
+from ..library.voice_folders import BUILT_IN, voice_called, voices
 
 Said = Callable[[str], SaidText]
 _MOST_NAMES = 64
@@ -72,7 +73,7 @@ def _dialogue(script: str, check: TextCheck) -> Dialogue:
     """Read a script as the run does. The connected voices are not known: a name without another one may have one."""
     head, names = script_names(script)
     try:
-        return read_dialogue(script, known_names(names, {}, head), check.follows)
+        return read_dialogue(script, Cast(names, {}, head, voice_called).known, check.follows)
     except HiggsError:
         return read_dialogue(script, names, check.follows)
 
