@@ -207,7 +207,7 @@ class DeviceSession:
             sound = self._sounds[sequence]
             wav, is_last = sound.new(), sound.is_complete
             if sequence in self._checks:
-                self._checks[sequence].hear(wav)
+                self._checks[sequence].receive(wav)
             sequence.error = sequence.error or sound.error
             if sequence.error is not None:
                 self.drop(sequence)

@@ -61,7 +61,7 @@ class ChunkCheck:
         self._first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))  # sentences heard as they come
         self._soon = round(_SOON * sum(map(estimate_seconds, sentences[: self._first])) * FRAME_RATE)
 
-    def hear(self, wav: torch.Tensor) -> None:
+    def receive(self, wav: torch.Tensor) -> None:
         """Take in the next part of the chunk's audio, [n]."""
         self._samples += len(wav)
         self._heard_samples = max(self._heard_samples, min(self._samples, self._cleared * FRAME_SAMPLES))

@@ -73,7 +73,7 @@ class WhisperAligner:
         return tuple(words)
 
     @torch.inference_mode()
-    def hear(self, text: str, wav: torch.Tensor) -> tuple[str, list[float]] | None:
+    def transcribe(self, text: str, wav: torch.Tensor) -> tuple[str, list[float]] | None:
         """Return what it writes down of a chunk [n], and the sample at which each word of the text starts.
 
         None if it cannot be read, or if Whisper fails, which the log tells.

@@ -30,7 +30,7 @@ class WhisperCheck:
     def __init__(self, whisper: WhisperAligner, text: str):
         self._whisper, self._text, self._wavs, self._is_heard = whisper, text, [torch.empty(0)], False
 
-    def hear(self, wav: torch.Tensor) -> None:
+    def receive(self, wav: torch.Tensor) -> None:
         """Take in the next part of the chunk's audio, [n]."""
         self._wavs.append(wav)
 
@@ -44,7 +44,7 @@ class WhisperCheck:
 
         ended: False if speech was cut at a limit, so that words after it are not missed.
         """
-        transcribed = self._whisper.hear(self._text, torch.cat(self._wavs))
+        transcribed = self._whisper.transcribe(self._text, torch.cat(self._wavs))
         if transcribed is None:
             return None
         written, starts = transcribed

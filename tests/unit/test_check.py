@@ -190,7 +190,7 @@ def test_the_first_sentence_is_heard_as_it_comes_and_named_if_it_is_bad(engine, 
     follow = check()
     for stop in range(4, len(first), 4):
         follow.frames_to_hear(first[:stop])
-        follow.hear(torch.zeros(4 * FRAME_SAMPLES))
+        follow.receive(torch.zeros(4 * FRAME_SAMPLES))
     verdict = follow.verdict(first)
     assert verdict.passages == () and [doubt.kind for doubt in verdict.heard] == ["again"] == [
         one.kind for one in verdict.doubts

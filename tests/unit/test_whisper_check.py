@@ -83,8 +83,8 @@ def test_whisper_writes_down_what_it_hears(whisper, written):
     """Tiny random weights write nothing of use."""
     aligner = WhisperAligner(whisper, torch.device("cpu"))
     check, wav = WhisperCheck(aligner, "Hello there."), 0.3 * torch.sin(torch.arange(28_800) * 0.05)
-    check.hear(wav)
-    text, starts = aligner.hear("Hello there.", wav)
+    check.receive(wav)
+    text, starts = aligner.transcribe("Hello there.", wav)
     assert isinstance(text, str) and len(starts) == 2
     assert check.verdict(torch.zeros((30, 8), dtype=torch.int64)) is None
-    assert aligner.hear("Hello there.", torch.zeros(24_000 * 31)) is None, "Whisper reads 30 s"
+    assert aligner.transcribe("Hello there.", torch.zeros(24_000 * 31)) is None, "Whisper reads 30 s"
