@@ -142,9 +142,9 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
     pronunciations, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
     texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]
     with engine_or_servers(args) as engine:
-        hear = None if outputs else to_stdout
+        on_audio = None if outputs else to_stdout
         texts = map(pronunciations.apply, texts)
-        spoken = speak_arriving(engine, texts, _own_voice(engine, args), params, args.scene, hear)
+        spoken = speak_arriving(engine, texts, _own_voice(engine, args), params, args.scene, on_audio)
     if not spoken:
         raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
     for warning in dict.fromkeys(str(one) for speech in spoken for one in (*speech.warnings, *speech.doubts)):

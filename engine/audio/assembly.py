@@ -17,11 +17,11 @@ class Assembly:
 
     silences: seconds before each chunk and after the last. None keeps the chunk's own silence, where speech continues
     and at the ends of the text.
-    hear(wav): callback that gets all audio once it is final.
+    on_audio(wav): callback that gets all audio once it is final.
     """
 
-    def __init__(self, silences: Sequence[float | None], hear: Callable[[torch.Tensor], None] | None):
-        self._silences, self._hear = silences, hear
+    def __init__(self, silences: Sequence[float | None], on_audio: Callable[[torch.Tensor], None] | None):
+        self._silences, self._on_audio = silences, on_audio
         self._wavs: list[torch.Tensor] = []
         self._length = self._streamed = 0  # samples that are final; samples heard, including the streamed chunk
         self.spans: list[tuple[int, int]] = []  # (start, stop) samples of each chunk
@@ -37,13 +37,13 @@ class Assembly:
         before, rest = self._gap(), wav[start:]
         if self._streamed < self._length + len(before) + FADE:
             rest = self._faded(rest)
-        self._tell(before, rest[: max(0, stop - start)])
+        self._pass_on(before, rest[: max(0, stop - start)])
 
     def append(self, wav: torch.Tensor) -> torch.Tensor:
         """Add the next chunk's complete audio [n]. Returns it as it was joined."""
         start, stop = self._edges(wav) or (0, len(wav))
         before, spoken = self._gap(), self._faded(wav[start:stop], at_end=self._follows())
-        self._tell(before, spoken)
+        self._pass_on(before, spoken)
         at = self._length + len(before)
         self._add(before, spoken)
         self.spans.append((at, at + len(spoken)))
@@ -57,7 +57,7 @@ class Assembly:
     def finish(self) -> torch.Tensor:
         """Add the last silence and return the whole waveform [n]."""
         rest = _silence(self._silences[-1])
-        self._tell(rest)
+        self._pass_on(rest)
         self._add(rest)
         return torch.cat([torch.empty(0), *self._wavs])
 
@@ -70,13 +70,13 @@ class Assembly:
         self._wavs += wavs
         self._length += sum(map(len, wavs))
 
-    def _tell(self, *wavs: torch.Tensor):
+    def _pass_on(self, *wavs: torch.Tensor):
         """Pass on the samples after the final ones that were not heard yet."""
         at = self._length
         for wav in wavs:
-            if self._hear is not None and len(new := wav[self._streamed - at :]):
+            if self._on_audio is not None and len(new := wav[self._streamed - at :]):
                 self._streamed += len(new)
-                self._hear(new)
+                self._on_audio(new)
             at += len(wav)
 
     def _gap(self) -> torch.Tensor:

@@ -66,17 +66,17 @@ def speak_arriving(
     voice: Voice | None,
     params: SamplingParams,
     scene: str | None,
-    hear: Callable[[torch.Tensor], None] | None,
+    on_audio: Callable[[torch.Tensor], None] | None,
 ) -> list[SpeechResult]:
     """Speak texts one after another, each as soon as it is there, in one voice.
 
-    Without a voice, the first 3 seconds of speech become the voice of the rest. hear(wav [n]): sound as it comes.
+    Without a voice, the first 3 seconds of speech become the voice of the rest. on_audio(wav [n]): sound as it comes.
     """
     spoken, following = [], SessionVoice(voice, most_reference_frames(engine.context))
     for number, text in enumerate(texts):
         voices = {} if following.current is None else {"": following.current}
         turn = Turn("", text, occurrence=number)
-        speech = engine.speak_turns([turn], voices, params, scene, Listener(on_audio=hear), reuse=False, even=False)
+        speech = engine.speak_turns([turn], voices, params, scene, Listener(on_audio=on_audio), reuse=False, even=False)
         following.hear(speech)
         spoken.append(speech)
     return spoken
