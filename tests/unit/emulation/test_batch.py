@@ -168,9 +168,9 @@ def relative(ours, theirs):
         pytest.param("v2", "", "90", marks=MATRIX),
         pytest.param("embedded", "", "90", marks=MATRIX),
         ("v3", "int8", "80"),
-        ("v3", "q8_0", "80"),
+        pytest.param("v3", "q8_0", "80", marks=MATRIX),
         pytest.param("v3", "int4", "80", marks=MATRIX),
-        ("v3", "int8", "90"),
+        pytest.param("v3", "int8", "90", marks=MATRIX),
         ("v3", "int4", "90"),
     ],
 )
