@@ -161,9 +161,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
-            bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
-            check_rate(rate, "The bed")
-            bed = None if bed is None else audio.at_most_stereo(bed)
+            bed, rate = _bed(clips)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4]), doubts=unsure) as sound:
                 needs_words = bool(srt_words) or is_used(*WORDS)
@@ -179,6 +177,13 @@ class HiggsTTSSubtitles(io.ComfyNode):
         told = _describe(speech, model, sheet, [*lent.told, *finish.lines])
         report, words = "\n".join(cue_lines(speech)), words_json(speech.words if needs_words else None)
         return io.NodeOutput(mixed, told, speech.to_srt(srt_words), report, words)
+
+
+def _bed(clips: Mapping[str, tuple[torch.Tensor, int]]) -> tuple[torch.Tensor | None, int]:
+    """Return the background [C, n], at most stereo, or None, and the rate of the mix in Hz."""
+    bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
+    check_rate(rate, "The bed")
+    return None if bed is None else audio.at_most_stereo(bed), rate
 
 
 class _Film:
