@@ -68,6 +68,7 @@ def main():
         command.add_argument("--whisper", type=pathlib.Path)
         command.add_argument("--count", type=int, default=500)
         command.add_argument("--spliced", type=pathlib.Path)
+        command.add_argument("--model", type=pathlib.Path, default=EMBEDDED, help="another embedded model")
         command.add_argument("--shape", default="")
         command.add_argument("--rows", type=int, default=1)
         command.add_argument("--listen", action="store_true", help="as somebody who listens hears it")
@@ -93,8 +94,8 @@ class Codes:
 
 
 def opened(given: argparse.Namespace) -> Engine:
-    """Open the embedded model without the longest chunk of its card: `--seconds` decides alone."""
-    model = pathlib.Path(shutil.copytree(EMBEDDED, given.folder / "embedded"))
+    """Open the model without the longest chunk of its card: `--seconds` decides alone."""
+    model = pathlib.Path(shutil.copytree(given.model, given.folder / "embedded"))
     card = json.loads((model / CARD).read_text(encoding="utf-8"))
     (model / CARD).write_text(json.dumps({**card, "chunk_seconds": given.seconds}), encoding="utf-8")
     engine = Engine(EngineConfig(str(model), device=given.device))

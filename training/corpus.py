@@ -10,23 +10,22 @@ import random
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
-from . import templates
+from . import paragraphs, templates, written
+from .corpus_line import PAUSES, Line
 
 SPLITS = ("train", "heldout")
 HELD_OUT_EACH = 40  # one sentence in this many is held out
 MOST_WORDS = 25
-# Stretch of the duration, and the middle of the silence that the tag asks for.
+# Stretch of the duration.
 SPEEDS = {
     "<|prosody:speed_very_slow|>": 1 / 0.65,
     "<|prosody:speed_slow|>": 1 / 0.85,
     "<|prosody:speed_fast|>": 1 / 1.2,
     "<|prosody:speed_very_fast|>": 1 / 1.4,
 }
-_PAUSE, _LONG_PAUSE = "<|prosody:pause|>", "<|prosody:long_pause|>"
-PAUSES = {_PAUSE: 0.7, _LONG_PAUSE: 1.2}
+_PAUSE, _LONG_PAUSE = PAUSES
 TAG = re.compile(r"<\|[^|]*\|>")
 _QUESTION = re.compile(r"(who|what|where|when|why|how|which|can|could|will|would|do|does|did|is|are|was|were) ", re.I)
 # Share of each kind of line.
@@ -34,20 +33,7 @@ _SPEED_SHARE, _PAUSE_SHARE = 0.08, 0.18
 _BETWEEN = 0.6  # share of training pauses between two sentences, where every reader pauses a little anyway
 _HELD_OUT_SHARES = 0.06, 0.07  # unchanged: results are compared by these sentences
 _TALES = 0.67  # of training, above 0.55
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line to speak.
-
-    text: as the model reads it, with tags. parts: spoken in turn, with pauses[i] seconds of silence between parts i and
-    i + 1. stretch: duration over the voice's usual one.
-    """
-
-    text: str
-    parts: tuple[str, ...]
-    pauses: tuple[float, ...] = ()
-    stretch: float = 1.0
+_PARAGRAPHS, _WRITTEN, _SHOUTED = 0.3, 0.08, 0.02  # of training lines
 
 
 def split_of(sentence: str) -> str:
@@ -65,9 +51,22 @@ def lines(split: str, count: int, seed: int = 0) -> list[Line]:
     found: dict[str, Line] = {}
     stream = _stream(split, rng)
     while len(found) < count:
-        line = _voiced(next(stream), stream, split, rng)
+        line = _line(stream, split, rng)
         found.setdefault(line.text, line)
     return list(found.values())
+
+
+def _line(stream: Iterator[str], split: str, rng: random.Random) -> Line:
+    """Return a sentence, or in training also a paragraph or what is not said as written."""
+    kind = rng.random() if split == "train" else 1.0
+    if kind < _PARAGRAPHS:
+        return paragraphs.paragraph(lambda: next(stream), rng)
+    if kind < _PARAGRAPHS + _WRITTEN + _SHOUTED:
+        is_form = kind < _PARAGRAPHS + _WRITTEN
+        text = written.sentence(rng) if is_form else written.shouted(next(stream), rng)
+        text = text if rng.random() < 0.4 else written.said(text)
+        return Line(text, (written.by_word(text),))
+    return _voiced(next(stream), stream, split, rng)
 
 
 def sentences(split: str, count: int, seed: int = 0) -> list[str]:

@@ -21,7 +21,7 @@ from engine.core.config import FRAME_SAMPLES
 from .clips import Clips
 from .shards import Utterance, load_shards
 
-_BATCH_FRAMES = 4_000  # frames encoded at once; with 16,000 the process grew to 117 GB
+_BATCH_FRAMES = 2_000  # frames encoded at once; with 16,000 the process grew to 117 GB
 _CHECKED = 24  # clips that are encoded a second time, alone
 
 

@@ -1,50 +1,44 @@
 #!/usr/bin/env bash
-# A leg for the talker on one GPU, from the root of the project: Kokoro speaks, the codec codes it, and the talker
-# learns, beside it the codec's decoder if DECODER is set. See README.md.
+# A leg for the talker on one GPU or two, from the root of the project: Kokoro speaks, the codec codes it, and the talker
+# learns. See README.md.
 #
 # W            a folder to work in
 # MODEL        Kokoro's int8 ONNX file; KOKORO: folder of voices.npz and vocab.json
-# LINES_FILE   sentences to learn from, HELD_FILE held-out ones, both by `read`
+# LINES_FILES  sentences to learn from, HELD_FILE held-out ones, both by `read`
 # CODEC        folder of the codec
+# SPEECH_GPU, TALKER_GPU   0 without; SPEAKERS: processes that speak
 # T0           seconds since 1970 at which the leg began, and seconds after it: SPEECH_END, from when no shard is begun;
 #              TALKER_AT, when learning begins; END, when all is over
 set -u
 W=${1:?a folder to work in}; mkdir -p "$W/data" "$W/result"
-export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
+export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 now() { echo $(($(date +%s) - T0)); }
 say() { echo "[$(now) s] $*"; }
-speak() { OMP_NUM_THREADS=2 python3 -m training.speak --model "${MODEL:?}" --kokoro "${KOKORO:?}" "$@"; }
+speak() {
+  CUDA_VISIBLE_DEVICES=${SPEECH_GPU:-0} OMP_NUM_THREADS=2 python3 -m training.speak --model "${MODEL:?}" \
+    --kokoro "${KOKORO:?}" --codec "${CODEC:?}" "$@"
+}
 say speech
 n=${SPEAKERS:-3}
 for ((i = 0; i < n; i++)); do
-  ( speak --lines "${LINES_FILE:?}" --out "$W/data/p$i" --lot 1 --shards 99 --part $i/$n --seed 7$i \
-      --minutes "$(awk "BEGIN { print ($SPEECH_END - $(now)) / 60 }")" > "$W/speak$i.log" 2>&1
-    touch "$W/speak$i.done" ) &
-  python3 -m training.code_lots --data "$W/data/p$i" --codec "${CODEC:?}" --out "$W/parts$i" --done "$W/speak$i.done" \
-    --each 1 > "$W/codes$i.log" 2>&1 &
+  speak --lines ${LINES_FILES:?} --out "$W/data/p$i" --shards 99 --size 1024 --part $i/$n --seed 7$i \
+    --minutes "$(awk "BEGIN { print ($SPEECH_END - $(now)) / 60 }")" > "$W/speak$i.log" 2>&1 &
 done
-( speak --lines "${HELD_FILE:?}" --out "$W/held" --shards 1 --seed 99
-  python3 -m training.encode --data "$W/held" --codec "$CODEC" --out "$W/heldout.safetensors" ) > "$W/held.log" 2>&1 &
-while [ "$(now)" -lt "$TALKER_AT" ] || [ ! -f "$W/parts0/part000.safetensors" ] || [ ! -f "$W/heldout.safetensors" ]; do
-  sleep 0.5
+speak --lines "${HELD_FILE:?}" --out "$W/held" --shards 1 --seed 99 > "$W/held.log" 2>&1 &
+while [ "$(now)" -lt "$TALKER_AT" ] || ! ls "$W"/data/p*/part000.safetensors "$W/held/part000.safetensors" \
+  > /dev/null 2>&1; do sleep 0.5; done
+parts=()
+for ((k = 0; k < 99; k++)); do
+  for ((i = 0; i < n; i++)); do parts+=("$W/data/p$i/part$(printf %03d $k).safetensors"); done
 done
-parts=(); for ((k = 0; k < 40; k++)); do for ((i = 0; i < n; i++)); do parts+=("$W/parts$i/part$(printf %03d $k).safetensors"); done; done
 talker() {
-  python3 -m training.train_talker --data "${parts[@]}" --heldout "$W/heldout.safetensors" --out "$W/result/talker" \
-    --workers "${WORKERS:-9}" --minutes "$(awk "BEGIN { print ($END - 7 - $(now)) / 60 }")" --test-every 40 \
-    --save-every 75 ${TALKER_OPTIONS:-} "$@" 2>&1
+  CUDA_VISIBLE_DEVICES=${TALKER_GPU:-0} python3 -m training.train_talker --data "${parts[@]}" \
+    --heldout "$W/held/part000.safetensors" --out "$W/result/talker" --workers "${WORKERS:-9}" \
+    --minutes "$(awk "BEGIN { print ($END - 7 - $(now)) / 60 }")" --test-every 40 --save-every 75 \
+    ${TALKER_OPTIONS:-} "$@" 2>&1
 }
-decoder() {  # learns on from the codes of the first shards
-  mkdir -p "$W/data/first"
-  for ((i = 0; i < n; i++)); do for e in i16 sym json; do ln "$W/data/p$i/lot00/000.$e" "$W/data/first/$i.$e"; done; done
-  cp -r "$CODEC" "$W/result/codec"
-  python3 -m training.train_codec --data "$W/data/first" --out "$W/result/codec" --until $((T0 + END - 12)) \
-    --critic-share 0 --judged 1.0 --fixed-codes --voice heart --resume ${DECODER_OPTIONS:-} > "$W/decoder.log" 2>&1
-  touch "$W/decoder.done"
-}
-say learning; tail -qn 1 "$W"/codes?.log
-[ -z "${DECODER:-}" ] || decoder &
+say learning; tail -qn 1 "$W"/speak?.log
 talker || { say "it failed; without compiled code"; talker --no-compile; } || say "there is no talker"
 wait
-tail -qn 1 "$W"/codes?.log "$W"/speak?.log "$W"/decoder.log
+tail -qn 1 "$W"/speak?.log
 say done; touch "$W/all.done"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 DEFAULT = "heart"  # the voice without a reference
-HOME_SHARE = 0.4  # share of the default voice in the data
+HOME_SHARE = 0.22  # share of the default voice in the data
 _PACKS = """
 af_alloy af_aoede af_bella af_heart af_jessica af_kore af_nova af_river af_sarah af_sky am_adam am_echo am_eric
 am_fenrir am_liam am_michael am_onyx am_puck am_santa bf_alice bf_emma bf_isabella bf_lily bm_daniel bm_fable bm_george
@@ -40,7 +40,7 @@ class Voice:
     warp: float = 1.0
     phrasing: str = ""
     rate: float = 1.0
-    weight: float = 1.0
+    weight: float = 0.3
 
     @property
     def licence(self) -> str:
@@ -78,12 +78,12 @@ class Voices:
         return cls(names, torch.stack(table), pitch, torch.tensor([v.rate / v.warp for v in voices]))
 
 
+# The speakers of engine/voice/built_in, which most people hear, and the others.
+BUILT_IN = ("bella", "emma", "lewis", "michael", "fenrir", "sarah", "george", "kore", "sky")
+_OTHER_NATIVE = "aoede alloy jessica river adam echo liam onyx santa alice lily daniel fable".split()
 _NATIVE = [
-    *(Voice(name, name, weight=2) for name in "bella emma michael fenrir kore sarah aoede".split()),
-    *(
-        Voice(name, name, weight=1.3)
-        for name in "alloy jessica river sky adam echo liam onyx santa alice lily daniel fable george lewis".split()
-    ),
+    *(Voice(name, name, weight=6) for name in BUILT_IN),
+    *(Voice(name, name, weight=0.5) for name in _OTHER_NATIVE),
 ]
 _MIXED = [
     Voice("n1", "bella5 emma5"),
@@ -111,31 +111,36 @@ _CHANGED = [
     Voice("w12", "lewis", pitch=1.12, warp=0.9),
 ]
 _EARLIER = [
-    Voice("kumo", "kumo", weight=2.5),
-    Voice("gongitsune", "gongitsune", weight=0.8),
-    Voice("nezumi", "nezumi", phrasing="gongitsune", pitch=0.9, weight=0.8),
-    Voice("m1", "kumo", pitch=0.88, warp=0.92, weight=0.6),
-    Voice("m4", "kumo5 nezumi5", pitch=1.32, warp=0.95, phrasing="kumo", weight=0.6),
-    Voice("m10", "kumo5 alpha5", pitch=1.08, warp=0.93, phrasing="gongitsune", weight=0.6),
-    Voice("f1", "tebukuro5 gongitsune5", pitch=0.95, phrasing="gongitsune", weight=0.6),
-    Voice("f5", "alpha5 gongitsune5", pitch=0.95, phrasing="gongitsune", weight=0.6),
+    Voice("kumo", "kumo", weight=1),
+    Voice("gongitsune", "gongitsune", weight=0.4),
+    Voice("nezumi", "nezumi", phrasing="gongitsune", pitch=0.9, weight=0.4),
+    Voice("m1", "kumo", pitch=0.88, warp=0.92),
+    Voice("m4", "kumo5 nezumi5", pitch=1.32, warp=0.95, phrasing="kumo"),
+    Voice("m10", "kumo5 alpha5", pitch=1.08, warp=0.93, phrasing="gongitsune"),
+    Voice("f1", "tebukuro5 gongitsune5", pitch=0.95, phrasing="gongitsune"),
+    Voice("f5", "alpha5 gongitsune5", pitch=0.95, phrasing="gongitsune"),
 ]
+
+
+_ELSEWHERE = "kumo nezumi gongitsune tebukuro alpha".split()  # voices that speak English with an accent
+_WARPS = [math.exp(0.045 * step) for step in range(-4, 5)]  # few, for those of a batch are resampled together
 
 
 def _drawn(count: int) -> list[Voice]:
     """Return random voices with some minutes of speech each, so that the talker learns to follow unknown voices."""
-    dice, names = random.Random(7), [voice.name for voice in _NATIVE]
-    found = []
+    dice, found = random.Random(11), []
+    every = [*BUILT_IN, *_OTHER_NATIVE]
     for number in range(count):
-        first, second = dice.sample(names, 2)
-        sound = f"{first}{dice.randint(4, 10)} {second}{dice.randint(0, 4)}"
-        pitch, warp = math.exp(dice.uniform(-0.2, 0.2)), math.exp(dice.uniform(-0.13, 0.13))
-        rate = dice.uniform(0.92, 1.08)
-        found.append(Voice(f"d{number}", sound, pitch * warp, warp, dice.choice((first, second)), rate, weight=0.3))
+        first = dice.choice(dice.choices((BUILT_IN, _OTHER_NATIVE, _ELSEWHERE), (0.6, 0.25, 0.15))[0])
+        second, third = dice.sample([name for name in every if name != first], 2)
+        sound = f"{first}{dice.randint(4, 10)} {second}{dice.randint(0, 5)} {third}{dice.randint(-2, 2)}"
+        phrasing = dice.choice((first if first not in _ELSEWHERE[1:] else "gongitsune", second))
+        warp, pitch = dice.choice(_WARPS), math.exp(dice.uniform(-0.25, 0.25))
+        found.append(Voice(f"d{number}", sound, pitch * warp, warp, phrasing, dice.uniform(0.9, 1.1), weight=0.085))
     return found
 
 
-_OTHERS = [*_NATIVE, *_MIXED, *_CHANGED, *_EARLIER, *_drawn(160)]
+_OTHERS = [*_NATIVE, *_MIXED, *_CHANGED, *_EARLIER, *_drawn(640)]
 # Never trained on, and not in any mixture: the codec is judged by these.
 UNSEEN = ("puck", "eric", "isabella", "nova", "u1", "u2", "u3", "u4")
 _UNSEEN = [

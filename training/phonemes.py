@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from .readings import readable
 
+JOIN = "_"  # between the words that one written word is read as
+
 _UTF8, _IPA_TIED = 1, 0x02 | 0x80 | (0x361 << 8)
 _SHORT = {"Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.", "a.m.", "p.m."}  # abbreviations, which do not end a sentence
 # espeak-ng's IPA -> Kokoro's symbols, as its text front end misaki maps them for American English.
@@ -59,16 +61,21 @@ class Reading:
 
 
 def read(text: str) -> Reading:
-    """Read a text without tags. Punctuation shapes the delivery, so it stays between the phonemes."""
-    phonemes, starts, clause = "", [], []
-    for written in text.split():
-        word = readable(written)
-        marks = "" if written in _SHORT else re.search(r"[,.!?;:]*\"?[,.!?;:]*$", written)[0]
-        clause.append(re.sub(r'[,.!?;:"()]', " ", word))
-        if marks:
-            phonemes, starts, clause = _add(phonemes, starts, clause, marks)
+    """Read a text without tags. Punctuation shapes the delivery, so it stays between the phonemes.
+
+    Words joined by JOIN are what one written word is read as.
+    """
+    phonemes, starts, clause, is_first = "", [], [], []
+    for together in text.split():
+        for number, written in enumerate(together.split(JOIN) if together != JOIN else [""]):
+            word = readable(written)
+            marks = "" if written in _SHORT else re.search(r"[,.!?;:]*\"?[,.!?;:]*$", written)[0]
+            clause.append(re.sub(r'[,.!?;:"()]', " ", word))
+            is_first.append(number == 0)
+            if marks:
+                phonemes, starts, clause = _add(phonemes, starts, clause, marks)
     phonemes, starts, _ = _add(phonemes, starts, clause, "")
-    return Reading(phonemes, tuple(starts))
+    return Reading(phonemes, tuple(start for start, first in zip(starts, is_first, strict=True) if first))
 
 
 def _add(before: str, starts: list[int], clause: list[str], marks: str) -> tuple[str, list[int], list[str]]:

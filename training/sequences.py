@@ -16,7 +16,7 @@ from .talker import CODEBOOKS, Batch
 
 BOC, EOC = 1024, 1025
 FILLER = 0  # the id under a reference's rows
-MOST_FRAMES, MOST_REFERENCE = 780, 700  # longest speech and reference, 25 frames a second
+MOST_FRAMES, MOST_REFERENCE = 780, 500  # longest speech and reference, 25 frames a second
 LONGEST = 2816  # positions of a sequence, texts included
 MOST_LEARNED = 0.65  # of a batch's positions; on average it is 0.54
 FRAME_MS = 40

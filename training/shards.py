@@ -16,7 +16,7 @@ import torch
 
 SAMPLE_RATE = 24_000
 STEP = SAMPLE_RATE // 100  # unit of loudness, silence and symbols
-MAX_SECONDS = 14.0  # of an utterance
+MAX_SECONDS = 31.0  # of an utterance
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .encode import encode
 from .natural_voices import HOME_SHARE, TRAINED, Voices, shares
 from .read import Spoken, load
 from .shards import MAX_SECONDS, SAMPLE_RATE, STEP, Utterance
 from .speaker import EDGES, Job, Sound, Speaker
 
-LINES = 4096  # of a shard
+LINES = 4096  # of a shard, at most
 
 
 def speak(speaker: Speaker, lines: Sequence[tuple[Spoken, str]]) -> Iterator[tuple[int, Sound]]:
@@ -73,14 +74,27 @@ def make(speaker: Speaker, lines: Sequence[tuple[Spoken, str]], path: Path) -> f
     return total / SAMPLE_RATE
 
 
+def code(path: Path, codec: Path, device: str, out: Path) -> None:
+    """Write the codes of a shard, and remove it. In one process with the speaker, since processes wait for a GPU."""
+    torch.backends.cudnn.allow_tf32 = False
+    encode([path.parent], codec, device).save(out)
+    torch.backends.cudnn.allow_tf32 = True
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    for suffix in (".i16", ".sym", ".json"):
+        path.with_suffix(suffix).unlink()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Kokoro's int8 ONNX file")
     parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices.npz and vocab.json")
-    parser.add_argument("--lines", type=Path, required=True, help="file that read wrote")
+    parser.add_argument("--lines", type=Path, nargs="+", required=True, help="files that read wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
-    parser.add_argument("--shards", type=int, required=True, help=f"of at most {LINES} lines each")
+    parser.add_argument("--codec", type=Path, help="write the codes of each shard, part000.safetensors onwards, instead")
+    parser.add_argument("--shards", type=int, required=True, help="at most")
+    parser.add_argument("--size", type=int, default=LINES, help="lines of a shard")
     parser.add_argument(
         "--lot", type=int, default=0, help="so many shards go into a folder of their own, lot00 onwards"
     )
@@ -96,16 +110,20 @@ def main(arguments: list[str] | None = None) -> None:
     voices = Voices.of(names, given.kokoro)
     speaker = Speaker(given.model, given.kokoro / "vocab.json", voices, given.device)
     first, step = map(int, given.part.split("/"))
-    lines, dice, chances = load(given.lines)[first::step], random.Random(given.seed), shares(names, given.home_share)
+    lines = [line for path in given.lines for line in load(path)][first::step]
+    dice, chances = random.Random(given.seed), shares(names, given.home_share)
     total, ready = 0.0, time.time()
     for shard in range(given.shards):
         if time.time() - begin > 60 * given.minutes:
             break
-        chosen = [lines[(shard * LINES + i) % len(lines)] for i in range(min(LINES, len(lines)))]
+        chosen = [lines[(shard * given.size + i) % len(lines)] for i in range(min(given.size, len(lines)))]
         told = list(zip(chosen, dice.choices(names, chances, k=len(chosen)), strict=True))
         folder = given.out / f"lot{shard // given.lot:02d}" if given.lot else given.out
+        folder = given.out / "shard" if given.codec else folder
         folder.mkdir(parents=True, exist_ok=True)
         total += make(speaker, told, folder / f"{shard:03d}")
+        if given.codec:
+            code(folder / f"{shard:03d}", given.codec, given.device, given.out / f"part{shard:03d}.safetensors")
         took = time.time() - ready
         print(f"speak: {total / 3600:.2f} h in {took:.0f} s, {total / took:.0f} times real time", flush=True)
 

@@ -82,7 +82,7 @@ class Speaker:
         read = [one for group in self._groups(jobs) for one in self._read(jobs, group)]
         read.sort(key=lambda one: one.length)
         for length, same in itertools.groupby(read, key=lambda one: one.length):
-            held = list(same)
+            held = sorted(same, key=lambda one: VOICES[jobs[one.number].speaker].warp)  # resampled together
             most = max(1, _FRAMES // length)
             for start in range(0, len(held), most):
                 yield from self._say(jobs, held[start : start + most], length)

@@ -19,7 +19,7 @@ except ImportError:  # an older torch: all but training on a GPU works
 CODEBOOKS, CODE_VOCAB = 8, 1026
 THETA, EPS = 1e6, 1e-6
 GUIDED_LAYERS = (1, 2)  # the first head of these learns to attend to the word that is spoken next
-GUIDED_POSITIONS = {"cuda": 4096, "cpu": 1024}  # at the head of a batch, where all scores are computed
+GUIDED_POSITIONS = {"cuda": 8192, "cpu": 1024}  # at the head of a batch, where all scores are computed
 _NEVER = -1e9
 
 

@@ -130,8 +130,53 @@ def _digits(rng: random.Random) -> str:
     return " ".join(str(rng.randint(0, 9)) for _ in range(rng.randint(3, 6)))
 
 
+def roman(number: int) -> str:
+    """Write a number of at most 39 as a Roman numeral."""
+    tens, ones = divmod(number, 10)
+    return "X" * tens + ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")[ones]
+
+
+def _decimal(rng: random.Random) -> str:
+    return f"{rng.randint(0, rng.choice((9, 99)))}.{rng.choice((f'{rng.randint(1, 9)}', f'{rng.randint(1, 99):02d}'))}"
+
+
+def _daytime(rng: random.Random) -> str:
+    return f"{rng.randint(0, 23):02d}:{rng.choice((0, rng.randint(1, 9), rng.randint(10, 59))):02d}"
+
+
+def _initials(rng: random.Random) -> str:
+    return rng.choice(("", " ")).join(f"{rng.choice(_CAPITALS)}." for _ in range(rng.choice((1, 2, 2, 3))))
+
+
+def _phone(rng: random.Random) -> str:
+    return f"({rng.randint(200, 999)}) {rng.randint(200, 999)}-{rng.randint(0, 9999):04d}"
+
+
+def _date(rng: random.Random) -> str:
+    month, day, of = rng.randint(1, 12), rng.randint(1, 28), rng.randint(1900, 2035)
+    return rng.choice((f"{month}/{day}/{of}", f"{of}-{month:02d}-{day:02d}"))
+
+
+_CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_UNITS = "km m cm mm mi ft kg g mg lb oz ml GB MB kHz kWh mph km/h".split()
+_ACRONYMS = "USA UK EU UN FBI CIA BBC CEO ATM ID TV USB GPS DNA NASA IBM API AI PDF FAQ HTML".split()
 _NUMBERS = {
     "clock": _clock,
+    "decimal": _decimal,
+    "daytime": _daytime,
+    "initials": _initials,
+    "phone": _phone,
+    "date": _date,
+    "roman": lambda rng: roman(rng.randint(1, 24)),
+    "unit": lambda rng: rng.choice(_UNITS),
+    "acronym": lambda rng: (
+        rng.choice(_ACRONYMS) if rng.random() < 0.5 else "".join(rng.choices(_CAPITALS, k=rng.choice((2, 3, 3, 4))))
+    ),
+    "state": lambda rng: rng.choice("NY CA TX MA IL OH WA FL".split()),
+    "zip": lambda rng: f"{rng.randint(10000, 99999)}",
+    "version": lambda rng: f"{rng.randint(1, 12)}.{rng.randint(0, 20)}",
+    "fraction": lambda rng: rng.choice(("1/2", "1/3", "1/4", "3/4", "2/3", "1 1/2", "2 1/4")),
+    "host": lambda rng: f"{rng.choice('example mail home paper river'.split())}.{rng.choice('com org net'.split())}",
     "n": _count,
     "sum": _count,
     "big": _big,

@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200, help="of the part sentences")
     parser.add_argument("--compare", nargs="*", default=[], help="NAME=FOLDER of other checkpoints, or flite")
     parser.add_argument("--people", nargs="*", type=pathlib.Path, default=[], help="folders of a person's WAV files")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--temperature", type=float, default=SamplingParams.temperature)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, help="file of the result, in which other parts stay")
@@ -252,7 +253,7 @@ def main() -> None:
     others = dict((*one.split("="), "")[:2] for one in given.compare)
     out = RESULT if given.write else given.out
     result = {"date": str(datetime.date.today()), "commit": commit(), "torch": torch.__version__}
-    with Engine(EngineConfig(model=given.model, device="cpu")) as engine:
+    with Engine(EngineConfig(model=given.model, device=given.device)) as engine:
         quality = Quality(given.clips, engine, params, given.sentences, others)
         quality.persons = given.people
         for part in given.parts.split(","):

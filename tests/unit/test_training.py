@@ -215,7 +215,7 @@ def test_joined_clips_continue_the_word_count(words):
     clips = Clips.join([codes(20, 1), codes(30, 2)], ["One two.", "Three, four!"], ["slt"] * 2, [(100, 400), (80, 500)])
     sampler = Sampler(Clips.all([clips, clips]), words, "slt", seed=0)
     for _ in range(50):
-        said = sampler.said("slt", "", 200, (0, 0, 1, 0, 0))
+        said = sampler.said(sampler.chosen(sampler.groups["slt", ""], 200, (0, 0, 1, 0, 0)), "")
         _, _, count = words(said.text)
         assert len(said.starts) == count == 6
         lengths = [20 if text == "One" else 30 for text in said.text.split()[::2]]
