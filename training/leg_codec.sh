@@ -3,7 +3,7 @@
 # decoder with them. See README.md.
 #
 # W            a folder to work in
-# MODEL        Kokoro's int8 ONNX file; KOKORO: folder of voices.npz and vocab.json; LINES_FILE: sentences, by `read`
+# MODEL        Kokoro's int8 ONNX file; KOKORO: folder of voices.npz and vocab.json; LINES_FILES: sentences, by `read`
 # T0           seconds since 1970 at which the leg began; A_END, B_END: seconds after it at which the two parts are over
 # START        optional, a codec folder to go on from
 set -eu
@@ -12,8 +12,9 @@ export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 say() { echo "[$(($(date +%s) - T0)) s] $*"; }
 say speech
 for i in 0 1 2; do
-  OMP_NUM_THREADS=3 python3 -m training.speak --model "${MODEL:?}" --kokoro "${KOKORO:?}" --lines "${LINES_FILE:?}" \
-    --out "$W/data/$i" --shards 1 --part $i/3 --seed 5$i > "$W/speak$i.log" 2>&1 &
+  OMP_NUM_THREADS=3 python3 -m training.speak --model "${MODEL:?}" --kokoro "${KOKORO:?}" --lines ${LINES_FILES:?} \
+    --out "$W/data/$i" --shards 1 --part $i/3 --seed 5$i \
+    --home-share 0.4 > "$W/speak$i.log" 2>&1 &
 done
 wait
 for i in 0 1 2; do for e in i16 sym json; do mv "$W/data/$i/000.$e" "$W/data/$i.$e"; done; done

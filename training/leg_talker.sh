@@ -7,6 +7,7 @@
 # LINES_FILES  sentences to learn from, HELD_FILE held-out ones, both by `read`
 # CODEC        folder of the codec
 # SPEECH_GPU, TALKER_GPU   0 without; SPEAKERS: processes that speak
+# JUDGE        seeds by which the benchmarks' prose is spoken at the end, without mending, to be judged
 # T0           seconds since 1970 at which the leg began, and seconds after it: SPEECH_END, from when no shard is begun;
 #              TALKER_AT, when learning begins; END, when all is over
 set -u
@@ -41,4 +42,9 @@ say learning; tail -qn 1 "$W"/speak?.log
 talker || { say "it failed; without compiled code"; talker --no-compile; } || say "there is no talker"
 wait
 tail -qn 1 "$W"/speak?.log
+python3 -m training.export --talker "$W/result/talker" --codec "$CODEC" --out "$W/result/embedded" --sharpness "${SHARPNESS:-3.2}"
+for seed in ${JUDGE:-}; do
+  python3 benchmarks/check.py speak "$W/result/said$seed.npz" --device cuda --seconds 30 --no-check --whole --seed "$seed" \
+    --model "$W/result/embedded"
+done
 say done; touch "$W/all.done"

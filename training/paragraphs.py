@@ -103,4 +103,6 @@ def _listed(count: int, one: str, draw: Draw, rng: random.Random) -> str:
     words = [word.strip('.,?!"') for word in one.split()]
     start = " ".join(words[: rng.randint(1, 3)])
     others = [" ".join(word.strip('.,?!"').lower() for word in draw().split()[: rng.randint(2, 4)]) for _ in range(3)]
-    return f"{start} " + ", ".join(others[:2]) + rng.choice((", and ", " and ", ", or ", " and again ")) + others[2] + "."
+    return (
+        f"{start} " + ", ".join(others[:2]) + rng.choice((", and ", " and ", ", or ", " and again ")) + others[2] + "."
+    )

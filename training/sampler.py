@@ -69,14 +69,14 @@ class Sampler:
                 reference = Said("", reference.codes)
         one = example(self.words, said, reference)
         if self.noise and self.rng.random() < _SLIPS:
-            self._slip(one, len(said.codes))
+            self.slip(one, len(said.codes))
         if self.noise:
             hit = self.rng.random(one.rows.shape, np.float32) < self.noise * 2 * self.rng.random()
             hit &= one.is_code[:, None] & (one.rows < BOC)
             one.rows[hit] = self.rng.integers(0, BOC, hit.sum())
         return one
 
-    def _slip(self, one: Example, frames: int) -> None:
+    def slip(self, one: Example, frames: int) -> None:
         """Put rows of elsewhere in the speech where others were read, so that the place is not told by them alone."""
         first, last = len(one.ids) - frames, len(one.ids) - _SLIP[1]
         if last - first < 4 * _SLIP[1]:

@@ -92,7 +92,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices.npz and vocab.json")
     parser.add_argument("--lines", type=Path, nargs="+", required=True, help="files that read wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
-    parser.add_argument("--codec", type=Path, help="write the codes of each shard, part000.safetensors onwards, instead")
+    parser.add_argument(
+        "--codec", type=Path, help="write the codes of each shard, part000.safetensors onwards, instead"
+    )
     parser.add_argument("--shards", type=int, required=True, help="at most")
     parser.add_argument("--size", type=int, default=LINES, help="lines of a shard")
     parser.add_argument(

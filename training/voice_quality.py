@@ -23,13 +23,23 @@ import soundfile
 import torch
 
 from benchmarks.common import ROOT, commit
-from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip, resample
+from engine import (
+    BUILT_IN_CLIPS,
+    SAMPLE_RATE,
+    Engine,
+    EngineConfig,
+    SamplingParams,
+    read_clip,
+    resample,
+    transcript_of,
+)
+from engine.prompt.spell_out import spell_out
 
 from . import corpus
-from .hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors
+from .hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors, words_of
 from .voice_clips import KNOWN, plain
 
-PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, if --people names folders
+PARTS = ("demo", "sentences", "ends", "tags", "clones", "long", "readings")  # and people, if --people names folders
 MANY = 500  # sentences that must end well
 COMPARED = 30  # sentences of the other checkpoints
 TAGGED = 20  # sentences, each with every tag and without
@@ -201,6 +211,24 @@ class Quality:
             }
             | {"each": clones}
         }
+
+    def readings(self) -> dict:
+        """Count what is read right of what people write, by kind, by the default voice and the built-in ones in turn.
+
+        Right: Whisper hears the words as they are written or as the engine spells them, wherever it puts the blanks.
+        """
+        clips = sorted(BUILT_IN_CLIPS.glob("*.flac"))
+        voices = [self.engine.encode_voice(*read_clip(clip), transcript=transcript_of(clip)[0]) for clip in clips]
+        whisper, kinds, wrong = Whisper(), {}, []
+        for number, row in enumerate((corpus.templates.TEXT / "readings.txt").read_text(encoding="utf-8").splitlines()):
+            kind, _, text = row.partition(": ")
+            heard = whisper(self.say(text, [None, *voices][number % (1 + len(voices))]).wav)
+            right = "".join(words_of(heard)) in ("".join(words_of(form)) for form in (text, spell_out(text, "en").text))
+            count = kinds.setdefault(kind, {"right": 0, "of": 0})
+            count["right"] += right
+            count["of"] += 1
+            wrong += [] if right else [{"kind": kind, "text": text, "heard": heard}]
+        return {"readings": {**kinds, "wrong": wrong}}
 
     def people(self) -> dict:
         """Clone the first three clips of real people. Their other clips show how they sound."""

@@ -16,7 +16,13 @@ from . import templates
 from .phonemes import JOIN
 
 _WORD = re.compile(r"\S+")
-_TITLES = ("the {noun} in the {noun2}", "the {adj} {noun}", "{name} and the {noun}", "a {adj} {noun}", "{noun} and {noun2}")
+_TITLES = (
+    "the {noun} in the {noun2}",
+    "the {adj} {noun}",
+    "{name} and the {noun}",
+    "a {adj} {noun}",
+    "{noun} and {noun2}",
+)
 
 
 @cache
@@ -45,7 +51,8 @@ def title(rng: random.Random) -> str:
     number = rng.randint(1, 24)
     roman = templates.roman(number)
     kind = rng.choice(("Chapter", "Part", "Chapter", "Section"))
-    text = rng.choice((name, name, f"{kind} {number}", f"{kind} {roman}", f"{roman}. {name}", f"{kind} {number}: {name}"))
+    forms = (name, name, f"{kind} {number}", f"{kind} {roman}", f"{roman}. {name}", f"{kind} {number}: {name}")
+    text = rng.choice(forms)
     how = rng.random()
     return text.upper() if how < 0.25 else text.title() if how < 0.6 else text
 

@@ -7,7 +7,7 @@ from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.voice.voice import Voice
-from higgs_tts.training import corpus, sequences, weights
+from higgs_tts.training import corpus, sequences, weights, written
 from higgs_tts.training.clips import Clips
 from higgs_tts.training.sampler import Sampler
 from higgs_tts.training.sequences import Said
@@ -269,3 +269,51 @@ def test_training_learns_the_guided_attention(words):
         optimizer.step()
         found.append(guide.item())
     assert found[-1] < 0.3 * found[0]
+
+
+def test_a_reference_is_of_other_clips_than_those_said(words):
+    said = [torch.full((20, CODEBOOKS), number) for number in range(40)]
+    sampler = Sampler(Clips.join(said, [f"Number {i}." for i in range(40)], ["rms"] * 40), words, "slt", seed=0)
+    for _ in range(60):
+        one = sampler.draw()
+        begin = int((one.ids == words.token("<|text|>")).argmax())
+        heard, learned = (
+            {int(code) for code in rows[kept].flatten() if code < 40}
+            for rows, kept in ((one.rows[:begin], one.is_code[:begin]), (one.rows[begin:], one.is_code[begin:]))
+        )
+        assert heard and learned and not heard & learned
+
+
+def test_a_slip_changes_what_is_read_and_not_what_is_learned(words):
+    sampler = Sampler(Clips.join([codes(300, 1)], ["Long enough."], ["slt"]), words, "slt", seed=0)
+    one, plain = (sequences.example(words, Said("Long enough.", codes(300, 1).numpy())) for _ in range(2))
+    sampler.slip(one, 300)
+    changed = (one.rows != plain.rows).any(1)
+    assert 4 <= changed.sum() < 70 and one.is_code[changed].all()
+    assert (one.targets == plain.targets).all() and (one.ids == plain.ids).all()
+
+
+def test_paragraphs_are_as_long_as_a_chunk_and_keep_their_words():
+    found = [line for line in corpus.lines("train", 400, seed=9) if len(line.text) > 200]
+    assert len(found) > 40 and max(len(line.text) for line in found) < 900
+    for line in found:
+        assert len(" ".join(line.parts).split()) == len(corpus.TAG.sub(" ", line.text).split())
+        assert len(line.pauses) == len(line.parts) - 1
+    sentences = [one for line in found for one in corpus.re.split(r"(?<=[.?!]) ", line.text)]
+    assert len(set(sentences)) < len(sentences), "some sentences come again"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("It weighs 3.75 kg.", "It weighs three_point_seven_five_kilograms ."),
+        ("At 06:32, he left.", "At six_thirty-two, he left."),
+        ("World War II", "World War two"),
+        ("The door was open.Nobody was home.", "The door was open._Nobody was home."),
+        ("\u2022 Open the box.", "_ Open the box."),
+        ("The FBI came.", "The eff_bee_eye came."),
+    ],
+)
+def test_what_is_said_stays_with_the_written_words(text, said):
+    assert written.by_word(text) == said
+    assert len(said.split()) == len(text.split())
