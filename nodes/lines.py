@@ -169,6 +169,7 @@ class HiggsTTSLines(io.ComfyNode):
         speaking = _voices(spoken, voices, model)
         doubts = transcript_warnings(speaking.values())
         planned = plan(spoken, takes, params, said_as(pronunciations), speaking, common)
+        has_renamed = files.keep_renamed({take.file: take.fingerprint for take in planned.takes})
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)
         speech, numbers, said = None, [], []
@@ -182,7 +183,7 @@ class HiggsTTSLines(io.ComfyNode):
             numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
             said = audio.words_of_turns(speech, numbers, timed or [])
         if key := _asked.get(cls.hidden.unique_id):
-            _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
+            _written.leave(key, functools.partial(look, files.folder), changed=has_renamed or bool(numbers))
         report = _report((*model.model.warnings, *doubts), model, rows, planned, files, wanted, speech)
         shown = {"text": (report,), "higgs_tts_takes": takes_of(planned, files)}
         return io.NodeOutput(audio.of_turns(speech, numbers), report, words_json(said), ui=shown)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ...engine import FileList, HiggsError, LinesRow, file_stamp, portable_parts, write_file
+from ...engine import FileList, HiggsError, LinesRow, file_stamp, portable_parts, read_whole, write_file
 
 LIST = "lines.json"
 _FORMAT = "higgs-tts-lines"
@@ -45,6 +46,36 @@ class LineFiles(FileList):
     def others(self, files: Iterable[str]) -> list[str]:
         """Return files from earlier runs that are not in `files`."""
         return sorted(file for file in self.listed.keys() - {*files} if (self.folder / file).is_file())
+
+    def keep_renamed(self, planned: Mapping[str, str]) -> bool:
+        """Copy files, with their subtitles, to where their rows have new names. True if there were any.
+
+        planned: file -> fingerprint. A file in its place is no other row's: without a voice, equal rows differ.
+        """
+        there = {file for file, fingerprint in planned.items() if self.has(file, fingerprint)}
+        spare: dict[str, list[str]] = {}  # by fingerprint
+        for file, (fingerprint, _) in sorted(self.listed.items()):
+            if file.endswith(".wav") and file not in there and self.has(file, fingerprint):
+                spare.setdefault(fingerprint, []).append(file)
+        made: dict[str, tuple[str, bytes]] = {}
+        for file in [file for file, fingerprint in planned.items() if file not in there and fingerprint in spare]:
+            if sources := spare[planned[file]]:
+                with contextlib.suppress(OSError):  # then it is spoken again
+                    made |= self._renamed(sources.pop(0), file)
+        if made:
+            self.put(made)
+        return bool(made)
+
+    def _renamed(self, old: str, new: str) -> dict[str, tuple[str, bytes]]:
+        """Return what `put` writes for a new name. Nothing if subtitles there would be of another sound."""
+        pairs = {new: old, subtitles_of(new): subtitles_of(old)}
+        pairs = {name: source for name, source in pairs.items() if source in self.listed or name in self.listed}
+        if not all(source in self.listed for source in pairs.values()):
+            return {}
+        return {
+            name: (self.listed[source][0], read_whole(self.folder / source, self.listed[source][1]))
+            for name, source in pairs.items()
+        }
 
     def put(self, files: dict[str, tuple[str, bytes]]) -> None:
         """Write file -> (fingerprint, data), each whole or not at all. Raises HiggsError on failure.

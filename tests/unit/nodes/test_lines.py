@@ -112,6 +112,48 @@ def test_only_changed_rows_are_spoken_again(run):
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "given"),
+    [
+        ("id,text\na,One.\nb,Two.", "id,text\nfirst,One.\nb,Two.", {}),
+        ("id,text\na,One.\nb,Two.", "id,text\nb,One.\na,Two.", {}),
+        ("id,text\na,One.\nb,Two.", "id,text\nact 1/a,One.\nb,Two.", {}),
+        ("One.\nTwo.", "id,text\nhello,One.\nbye,Two.", {}),
+        ("One.\nTwo.\nThree.", "Two.\nThree.", {}),
+        ("id,text\na,One.", "id,text\nb,One.", {"subtitles": True}),
+        ("id,text\na,One.", "id,text\nb,One.", {"subtitles": True, "srt_words": 2}),
+        ("id,text\na,One.", "id,text\nb,One.", {"takes": 3}),
+        ("id,speaker,text\na,Anna,One.", "id,speaker,text\na,Ann,One.", {}),
+    ],
+)
+def test_a_renamed_row_is_kept(run, before, after, given):
+    run(before, voices={"voice_1": VOICE}, **given)
+    written = {data for data, _ in contents(run.folder).values()}
+    assert run(after, voices={"voice_1": VOICE}, **given) == [] and ", spoken" not in run.report
+    assert {data for name, (data, _) in contents(run.folder).items() if name != "lines.json"} <= written
+    assert run(after, voices={"voice_1": VOICE}, **given) == []
+
+
+def test_each_renamed_row_keeps_its_own_sound(run):
+    run("id,text\na,One.\nb,One more.", voices={"voice_1": VOICE})
+    before = contents(run.folder)
+    run("id,text\nb,One.\na,One more.", voices={"voice_1": VOICE})
+    after = contents(run.folder)
+    assert (after["a.wav"][0], after["b.wav"][0]) == (before["b.wav"][0], before["a.wav"][0])
+
+
+def test_a_row_that_is_there_gives_its_sound_to_no_other(run):
+    run("id,text\na,One.")
+    assert run("id,text\na,One.\nb,One.") == ["One.", "One."], "without a voice, it is not the same again"
+
+
+def test_a_renamed_row_has_no_subtitles_of_another_sound(run):
+    run("id,text\na,One.\nb,Two.", voices={"voice_1": VOICE})
+    run("id,text\nb,Two.", voices={"voice_1": VOICE}, subtitles=True)
+    assert run("id,text\nb,One.", voices={"voice_1": VOICE}) == ["One."]
+    assert "One." in (run.folder / "b.srt").read_text(encoding="utf-8")
+
+
 def test_subtitles_are_written_beside_the_sound_and_updated_with_it(run):
     run(SHEET, voices=VOICES)
     assert len(run(SHEET, voices=VOICES, subtitles=True)) == 3, "there are none yet"
