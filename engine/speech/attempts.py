@@ -53,6 +53,7 @@ class Attempts:
         self.repairs: list[Repair] = []  # the tries at passages
         self._mending: Mending | None = None
         self._spliced: Sequence | None = None
+        self._released = 0  # samples that a listener may have heard while passages are spoken again
         self.is_retaken = False  # sentences are spoken again because somebody wants that
 
     @property
@@ -80,7 +81,7 @@ class Attempts:
         if sequence is self._spliced:
             if self.is_retaken or badness(flaws) <= badness(self.flaws[self.number - 1]):
                 if isinstance(self._best.verdict, Verdict) and not self.is_retaken:  # of a retake, nothing was heard
-                    heard = self._best.verdict.fixed * FRAME_SAMPLES
+                    heard = max(self._best.verdict.fixed * FRAME_SAMPLES, self._released)
                     wav = torch.cat([self._wav[:heard], wav[heard:]])
                 self.flaws[self.number - 1], self._best, self._wav = flaws, sequence, wav
             return self._end()
@@ -92,6 +93,12 @@ class Attempts:
         if self._may_restart and len(self.flaws) <= self._retries and _bad_share(sequence) > _MOST_MENDED:
             return [another(self.asked, len(self.flaws))]
         return self._mend(self._retries) if _bad_share(self._best) < 1 else self._end()
+
+    def release(self) -> torch.Tensor:
+        """Return the samples [n] before the first passage, which stay from now on. Only while it is mending."""
+        assert self._mending is not None
+        self._released = self._released or self._mending.untouched
+        return self._wav[: self._released]
 
     def _mend(self, retries: int, wanted: Mapping[int, int] = MappingProxyType({})) -> list[Sequence]:
         speak = functools.partial(self._speak, self._best)

@@ -18,6 +18,7 @@ from .verdict import Passage, Verdict
 
 _REFERENCE = 10 * FRAME_RATE, FRAME_RATE  # most and least frames of good sentences as the voice of the others
 _NEAR = 10 * FRAME_SAMPLES  # samples between a sentence's first frame and the pause before it
+_SEAM = 10  # frames of sound before other codes that these may change: the codec sees so many ahead
 _PAUSE = 8  # frames of silence kept before a sentence that was missing as a whole
 _MOST_DB = 4.0  # between the level of a sentence and the chunk's
 _MOST_PACE = 1.5  # times as fast or slow as the chunk
@@ -88,6 +89,12 @@ class Mending:
     @property
     def is_done(self) -> bool:
         return not self._running
+
+    @property
+    def untouched(self) -> int:
+        """Samples of the chunk that stay whatever becomes of its passages."""
+        start = self._place(self.repairs[0].passage)[0] if self.repairs else 0
+        return max(0, start - _SEAM) * FRAME_SAMPLES
 
     def begin(self) -> list[Sequence]:
         """Return the first try at each passage."""

@@ -243,7 +243,8 @@ class SpeechRequest:
         sequence = heard.sequence
         part, take = self._speaking[sequence]
         if heard.void:
-            self._restart(part, heard.void)
+            if take is part.take:  # else it mends a chunk, whose beginning stays
+                self._restart(part, heard.void)
             take.forget()
         self._done += sequence.num_frames - take.frames
         self._remaining += sequence.remaining - take.remaining
@@ -251,8 +252,8 @@ class SpeechRequest:
         take.hear(heard.wav)
         take.cleared = heard.cleared
         again = self._judge(part, take, sequence) if heard.is_last else []
-        self._stream()
         self._append_ready()
+        self._stream()
         return again
 
     def _judge(self, part: ChunkSpeech, take: Take, sequence: Sequence) -> list[Sequence]:
@@ -286,20 +287,24 @@ class SpeechRequest:
         self._listener.on_restart(why)
 
     def _stream(self):
-        """Pass on new audio of the current part if it is the first, or if it will not be retried."""
+        """Pass on new audio of the current part, as far as it stays.
+
+        That is the first, or one that is not retried, as it comes; of any other, what comes before its bad sentences.
+        """
         if self._listener.on_audio is None or self._current == len(self._parts):
             return
         part = self._parts[self._current]
-        if (
-            part.attempts
-            and part.spoken is None
-            and not (part.retakes or part.attempts.is_retaken)  # its sound is not what it will be
-            and (part.attempts.is_only or (self._current == 0 and not part.attempts.flaws))
-        ):
+        if part.attempts is None or part.spoken is not None or part.retakes or part.attempts.is_retaken:
+            return  # there is none, or it is not what it will be
+        if part.attempts.is_mending:
+            wav = part.attempts.release()
+        elif part.attempts.is_only or (self._current == 0 and not part.attempts.flaws):
             wav = part.take.wav()[: part.take.cleared] if part.take else torch.empty(0)
-            if self._streamed != (self._current, len(wav)):
-                self._streamed = self._current, len(wav)
-                self._assembly.stream(wav)
+        else:
+            return
+        if self._streamed != (self._current, len(wav)):
+            self._streamed = self._current, len(wav)
+            self._assembly.stream(wav)
 
     def tick(self) -> None:
         """Report progress. Raises what the listener raises to cancel."""

@@ -21,7 +21,7 @@ class Listener:
 
     on_frame(done, expected): frames done and expected in total, after every step.
     on_audio(wav): audio [n] float32 on the host, in order. The first sequence is streamed while it is spoken, others
-        once they pass the checks.
+        once they pass the checks: if a sentence does not, what comes before it is heard while it is spoken again.
     on_restart(why): all audio so far is void, because the first sequence is spoken again. Without this callback, the
         first sequence is not retried.
     on_chunk(chunk, wav): a complete chunk, in order, and its audio [n] float32 as `on_audio` gets it.

@@ -252,6 +252,32 @@ def test_a_listener_hears_the_mended_sentence_without_a_restart(engine, planted)
     assert max(early) > starts[1] - 30, "the first sentence is heard as it comes"
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_good_sentences_are_heard_while_the_bad_one_is_spoken_again(engine, planted, place):
+    """In the first chunk, and in one that is checked as a whole before any of it is heard."""
+    voice = engine.encode_voice(*read_clip(clip := BUILT_IN_CLIPS / "amber.flac"), transcript=transcript_of(clip)[0])
+    text = "Zero figs were left for us." * place + f"\n\n{TEXT}"
+    params = replace(PARAMS, paragraph_gap=0.5, chunk_seconds=20.0)
+    plain = engine.speak(text, voice, params)
+    assert plain.chunks == 1 + place
+    chunk = plain.said[place]
+    planted(plain.codes[slice(*chunk.frames)], 3)
+    told = engine.speak(text, voice, params)
+    heard, told_of, sizes = [], [], []
+    listener = Listener(
+        on_frame=lambda *_: sizes.append((len(told_of), sum(map(len, heard)))),
+        on_audio=lambda wav: heard.append(wav.clone()),
+        on_restart=lambda why: pytest.fail(why),
+        on_chunk=lambda chunk, _: told_of.append(chunk),
+    )
+    speech = engine.speak(text, voice, params, listener=listener)
+    assert torch.equal(torch.cat(heard), speech.wav) and torch.equal(speech.codes, told.codes)
+    assert speech.retried == told.retried and [one.flaws for one in speech.retried] == [(("again",), ())]
+    early = max(size for chunks, size in sizes if chunks == place)
+    starts = [chunk.start + start * FRAME_SAMPLES for start in chunk.verdict.starts]
+    assert starts[2] < early < starts[3], "three sentences of four, and nothing of the bad one"
+
+
 def test_a_dialogue_keeps_the_mended_codes(engine, planted):
     clip = BUILT_IN_CLIPS / "amber.flac"
     voices = {"Ann": engine.encode_voice(*read_clip(clip), transcript=transcript_of(clip)[0])}
