@@ -132,6 +132,22 @@ def test_the_page_plays_the_node_s_speech_and_saves_none_of_it(listener):
     assert faults == []
 
 
+def test_a_page_without_sound_rests(classic):
+    """A running context costs a core some percent even while it is silent."""
+    classic.open()
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    classic.page.wait_for_function("heard.context.state === 'suspended'")
+    classic.page.locator(".higgs-play").click()
+    classic.until("playing")
+    assert classic.page.evaluate("heard.context.state") == "running"
+    classic.page.locator(".higgs-play").click()
+    classic.page.wait_for_function("heard.context.state === 'suspended'")
+    classic.page.locator(".higgs-play").click()
+    classic.until("ended")
+
+
 def test_the_player_replays_from_where_the_waveform_is_clicked(classic):
     classic.open()
     classic.start()

@@ -2,11 +2,14 @@
 import { RATE } from "./times.js"
 
 const VOLUME = "HiggsTTS.volume" // in the browser's storage
+const REST = 1000 // ms of silence after which the context is suspended: silence takes power too
+const PATIENCE = 1000 // ms that a browser may take to begin
 
 /** @type {AudioContext | undefined} */
 let context
 /** @type {GainNode | undefined} */
 let gain
+let resting = 0 // timer
 
 function storedVolume() {
     const stored = parseFloat(localStorage.getItem(VOLUME) ?? "")
@@ -39,10 +42,17 @@ export function latency() {
     return context?.outputLatency ? context.outputLatency * RATE : 0
 }
 
+/** Suspends the context soon, unless sound begins before that. */
+export function rest() {
+    clearTimeout(resting)
+    resting = window.setTimeout(() => context?.suspend(), REST)
+}
+
 /** True if sound is audible now. Browsers allow it once the user has clicked or typed. */
 export async function isAllowed() {
     const { context } = speaker()
+    clearTimeout(resting)
     // The promise of `resume` stays pending until then.
-    await Promise.race([context.resume(), new Promise((resolve) => setTimeout(resolve, 250))])
+    await Promise.race([context.resume(), new Promise((resolve) => setTimeout(resolve, PATIENCE))])
     return context.state === "running"
 }

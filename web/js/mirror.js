@@ -34,6 +34,8 @@ const SAME = /** @type {const} */ ([
 ])
 
 export class Mirror {
+    #seen = "" // where the text area was
+
     /** @param {HTMLTextAreaElement} area */
     constructor(area) {
         this.area = area
@@ -75,10 +77,14 @@ export class Mirror {
         this.text.replaceChildren(...parts, "\n")
     }
 
-    /** Covers the text area, wherever it has moved. @returns {number} its scale on the page */
+    /** Covers the text area, wherever it has moved. @returns {number | null} its scale on the page; null if it has not */
     follow() {
         const { area, element } = this
         const box = area.getBoundingClientRect()
+        const place = [box.left, box.top, box.width, box.height, area.scrollLeft, area.scrollTop]
+        const seen = [...place, area.clientWidth, area.clientHeight, innerHeight].join(" ")
+        if (seen === this.#seen) return null
+        this.#seen = seen
         const scale = box.width / area.offsetWidth || 1
         Object.assign(element.style, {
             left: `${box.left + area.clientLeft * scale}px`,

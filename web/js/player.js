@@ -1,5 +1,5 @@
 // Plays one sound: fetches samples ahead of playback, buffers if speech is slower, seeks and pauses.
-import { isAllowed, latency } from "./context.js"
+import { isAllowed, latency, rest } from "./context.js"
 import { makeOutput } from "./output.js"
 import { interrupt } from "./server.js"
 import { RATE } from "./times.js"
@@ -128,7 +128,10 @@ export class Player extends EventTarget {
     /** @param {"paused" | "ended"} mode */
     #release(mode) {
         ++this.#round
-        if (isHeard(this)) output?.clear()
+        if (isHeard(this)) {
+            output?.clear()
+            rest()
+        }
         leave(this)
         this.#set(mode)
     }

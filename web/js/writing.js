@@ -10,6 +10,7 @@ import { choicesFor, isListed, moved, partAt, placeFor, tagChoices, tokenAt, wit
 import { say, translated } from "./words.js"
 
 const REST = 250 // ms without a key before the server checks the text
+const LOOK = 100 // ms between looks at a text area that lies still
 
 /** State and display of the focused text. */
 class Writing {
@@ -190,7 +191,7 @@ class Writing {
         this.#token = tokenAt(value, selectionEnd, this.#hasNames)
         const choices = this.#token ? choicesFor(this.#token, value, this.#tags, this.#look.names) : []
         if (!this.#token || !choices.length) return this.closeList()
-        this.mirror.follow()
+        this.#place()
         this.#open(choices, this.mirror.caretBox(), { isSure: this.#token.isSure })
     }
 
@@ -225,8 +226,15 @@ class Writing {
     #follow() {
         if (this.#isOver) return
         if (!this.area.isConnected) return end()
-        this.bar.follow(this.mirror.follow())
-        requestAnimationFrame(() => this.#follow())
+        if (this.#place()) requestAnimationFrame(() => this.#follow())
+        else setTimeout(() => this.#follow(), LOOK)
+    }
+
+    /** Lays the display over the text area. False if that has not moved. */
+    #place() {
+        const scale = this.mirror.follow()
+        if (scale !== null) this.bar.follow(scale)
+        return scale !== null
     }
 }
 
