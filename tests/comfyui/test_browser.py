@@ -415,6 +415,7 @@ def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browse
     browser.page.wait_for_timeout(300)
     browser.shoot("nodes")
     assert browser.value("HiggsTTSSpeak", "text").startswith("Hello!") and cut == []
+    assert [fault for fault in browser.page.evaluate(FAULTS) if "too small" in fault] == []
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SAVED.glob("*.json"))])

@@ -98,7 +98,12 @@ export function addElement(node, name, element, height, margin = 10) {
     Object.defineProperty(widget, "width", { get: () => undefined, set() {} })
     widget.computeLayoutSize = undefined // else it would get a share of the node's free space
     widget.computeSize = () => [0, height]
+    makeRoom(node)
+    node.setDirtyCanvas(true, true)
+}
+
+/** Makes a node as large as its widgets need. @param {import("../../tests/web/comfy").Node} node */
+export function makeRoom(node) {
     const [width, least] = node.computeSize()
     node.setSize([Math.max(node.size[0], width), Math.max(node.size[1], least)])
-    node.setDirtyCanvas(true, true)
 }

@@ -2,6 +2,7 @@
 // Nodes 2.0 has its own elements.
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
+import { makeRoom } from "./graph.js"
 
 const LINES = ["scene", "pronunciations"]
 const LEAST = 20 // CSS pixels: of a line
@@ -56,5 +57,6 @@ app.registerExtension({
             if (LINES.includes(widget.name)) makeLine(node, widget, area)
             else widget.options.getMinHeight = () => MAIN
         }
+        makeRoom(node)
     },
 })

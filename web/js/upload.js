@@ -1,5 +1,6 @@
 // Adds a button that uploads a file to ComfyUI's input folder and selects it, on nodes whose schema requests it.
 import { api, app } from "./comfy.js"
+import { makeRoom } from "./graph.js"
 import { say } from "./words.js"
 
 /**
@@ -36,7 +37,8 @@ function addButton(node, { widget: name, accept, prefix }) {
         input.click()
     }
     const button = node.addWidget("button", "upload", "", choose, { serialize: false })
-    button.serialize = false
+    button.serialize = false // so it comes last: ComfyUI reads saved values in order, without a gap for it
+    makeRoom(node)
     const label = (button.label = say("choose file to upload")) // as on ComfyUI's own button
     /** @param {File} file */
     const take = async (file) => {
