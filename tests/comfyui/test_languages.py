@@ -36,6 +36,12 @@ CONNECT = """clip => {
     load.widgets[0].value = "reference.wav"
     load.connect(0, box, box.inputs.findIndex(input => input.name === "clip"))
 }"""
+VOICE = """() => {
+    app.graph.clear()
+    app.graph.add(LiteGraph.createNode("HiggsTTSVoice"))
+}"""
+TITLED = "title => app.graph._nodes.some(node => node.title === title)"
+LABELLED = "label => app.graph._nodes[0]?.inputs.some(input => input.label === label)"
 BLUEPRINTS = ["Narrate a Text", "Dialogue of Two", "Dub a Film", "Clone a Voice"]
 
 
@@ -179,6 +185,28 @@ def test_voice_sockets_are_named_in_the_language_unless_the_user_has_named_them(
     page.evaluate(LOCALE, "ja")
     japanese = said("ja", "voice_{number}").replace("{number}", "2")
     page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=["Anna", japanese])
+    assert chinese.faults == []
+
+
+def test_what_a_template_needs_is_said_in_the_language(chinese):
+    page, clone = chinese.page, ROOT / "subgraphs" / "Higgs TTS - Clone a Voice.json"
+    page.evaluate(LOCALE, "zh")
+    reload(page, "zh")
+    page.wait_for_function("() => app.graph._nodes.length > 0")  # as it was
+    page.evaluate(LOAD, json.loads(clone.read_text(encoding="utf-8")))
+    page.wait_for_function(LABELLED, arg=said("zh", "clip: connect Load Audio", "server"))
+    page.evaluate(VOICE)
+    page.wait_for_function(LABELLED, arg=said("zh", "audio_{number}").replace("{number}", "2"))
+    for title, template in (
+        ("Higgs Load LoRA: first put one into models/loras", "lora"),
+        ("Load Audio: first choose your clip", "clone_voice"),
+        ("Higgs TTS Server: first start the server", "server"),
+    ):
+        page.evaluate(LOAD, json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8")))
+        page.wait_for_function(TITLED, arg=said("zh", title, "server"))
+        chinese.shoot(f"needs-{template}-zh")
+    page.evaluate(LOCALE, "ja")  # a title is saved in the language in which it was shown
+    page.wait_for_function(TITLED, arg=said("ja", title, "server"))
     assert chinese.faults == []
 
 

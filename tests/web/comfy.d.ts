@@ -27,6 +27,7 @@ export interface Node {
     widgets?: Widget[]
     graph?: Graph | null
     subgraph?: Graph
+    title?: string
     inputs?: { name: string; label?: string }[]
     addInput(name: string, type: any, more?: object): { name: string; label?: string }
     isInputConnected(slot: number): boolean
@@ -84,6 +85,7 @@ export interface Extension {
     beforeRegisterNodeDef?(nodeType: NodeType, nodeData: NodeData): void
     afterConfigureGraph?(): void
     nodeCreated?(node: Node): void
+    loadedGraphNode?(node: Node): void
     refreshComboInNodes?(): void
 }
 

@@ -1,8 +1,10 @@
 // Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
-// placeholders, and labels of options and voice sockets. When the language changes, the frontend registers and creates
+// placeholders, labels of options and growing sockets, and what our templates need first. When the language changes, the frontend registers and creates
 // all nodes anew.
 import { api, app } from "./comfy.js"
 import { learn, say, translated } from "./words.js"
+
+const NEEDS = /^[\w ]+: (first|connect) / // begins a title or label that says what is needed before the run
 
 /** @type {Record<string, import("../../tests/web/comfy").Messages | undefined>} by language */
 let messages = {}
@@ -22,15 +24,34 @@ function labelOptions(widget) {
 }
 
 /**
- * Names a voice socket, unless the user has renamed it. Labels are saved with a workflow, so it may be in any language.
+ * Names a growing socket, of a voice or a clip, unless the user has renamed it. Labels are saved with a workflow, so it
+ * may be in any language.
  * @param {{name: string, label?: string}} input
  */
-function labelVoice(input) {
-    const number = input.name.match(/^voices\.voice_(\d+)$/)?.[1]
+function labelSocket(input) {
+    const [, kind, number] = input.name.match(/^(?:voices|more_clips)\.(voice|audio)_(\d+)$/) ?? []
     if (!number) return
-    const forms = Object.values(messages).map((message) => message?.higgsTTS?.page?.["voice_{number}"])
-    const ours = ["voice_{number}", ...forms].map((form) => form?.replace("{number}", number))
-    if (!input.label || ours.includes(input.label)) input.label = say("voice_{number}", { number })
+    const english = `${kind}_{number}`
+    const forms = Object.values(messages).map((message) => message?.higgsTTS?.page?.[english])
+    const ours = [english, ...forms].map((form) => form?.replace("{number}", number))
+    if (input.label && !ours.includes(input.label)) return
+    input.label = kind === "voice" ? say("voice_{number}", { number }) : say("audio_{number}", { number })
+}
+
+/**
+ * Says in the page's language what a template's node needs first. Titles are saved with a workflow, as labels are.
+ * @param {string} text
+ */
+function saidHere(text) {
+    const forms = Object.values(messages).flatMap((message) => Object.entries(message?.higgsTTS?.server ?? {}))
+    const english = forms.find(([key, form]) => form === text && NEEDS.test(key))?.[0] ?? text
+    return NEEDS.test(english) ? translated(english) : text
+}
+
+/** @param {import("../../tests/web/comfy").Node} node */
+function sayNeeds(node) {
+    if (node.title) node.title = saidHere(node.title)
+    for (const input of node.inputs ?? []) if (input.label) input.label = saidHere(input.label)
 }
 
 app.registerExtension({
@@ -45,12 +66,12 @@ app.registerExtension({
         const { addInput, onConfigure } = nodeType.prototype
         nodeType.prototype.addInput = function (...given) {
             const input = addInput.apply(this, given)
-            labelVoice(input)
+            labelSocket(input)
             return input
         }
         nodeType.prototype.onConfigure = function (saved) {
             onConfigure?.apply(this, [saved])
-            this.inputs?.forEach(labelVoice)
+            this.inputs?.forEach(labelSocket)
         }
         const said = messages[language()]?.nodeDefs?.[nodeData.name]?.inputs
         if (!said) return
@@ -65,5 +86,7 @@ app.registerExtension({
     },
     nodeCreated(node) {
         if ((node.comfyClass ?? node.type)?.startsWith("HiggsTTS")) node.widgets?.forEach(labelOptions)
+        sayNeeds(node)
     },
+    loadedGraphNode: sayNeeds,
 })

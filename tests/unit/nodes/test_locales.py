@@ -100,6 +100,7 @@ def server_sentences(schemas, server_routes, load_module, comfy, tmp_path):
         load_module("sheet.takes").VOICELESS,
         *FLAWS.values(),
         *_options(schemas, load_module),
+        *_needs(),
     ]
 
 
@@ -147,6 +148,14 @@ def _options(schemas, load_module):
         for socket in schema.inputs:
             yield from [socket.placeholder] if hasattr(socket, "placeholder") else []
             yield from socket.options if socket.kind == "Combo" and socket.args[0] != "voice" else []
+
+
+def _needs():
+    """Yield the titles and labels of templates and blueprints that say what is needed before the run."""
+    for path in (*ROOT.glob("workflows/*.json"), *ROOT.glob("subgraphs/*.json")):
+        for node in json.loads(path.read_text(encoding="utf-8"))["nodes"]:
+            labels = [socket.get("label", "") for socket in node["inputs"]]
+            yield from (said for said in (node.get("title", ""), *labels) if ": " in said)
 
 
 @every_language
