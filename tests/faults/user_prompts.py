@@ -28,7 +28,7 @@ SERVER = "@server"  # stands for its address, which differs from run to run
 # Rows [template, {node class: inputs}, parts of the error], and for some {node: what takes its place}.
 REFUSED = json.loads((HERE / "refused_inputs.json").read_text(encoding="utf-8"))
 REMEDY = re.compile(
-    r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b"
+    r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Paste|Put|Remove|Save|Set|Start|Use|Write)\b"
 )
 TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json"))
 IN_FOLDERS = ("book", "lines")  # templates that write files instead of a clip
