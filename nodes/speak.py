@@ -179,7 +179,7 @@ def with_player(
 ) -> tuple[SpeechResult, tuple[Word, ...] | None]:
     """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
 
-    seed, said, retakes, doubts: see `events.heard`. finish: brings the whole to its loudness once all is spoken.
+    seed, said, retakes, doubts: see `events.heard`. finish: brings the result to its loudness.
     """
     finish = finish or Finish()
     with events.heard(seed, said, retakes, doubts) as sound:
@@ -187,8 +187,8 @@ def with_player(
             return _levelled(with_bar(speak), finish), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
         words = engine.words(speech)
+        sound.finish(speech.wav, words)  # as it was heard: what plays does not become louder in its midst
         speech = _levelled(speech, finish)
-        sound.finish(speech.wav, words)
     return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
 
 

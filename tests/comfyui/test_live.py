@@ -39,6 +39,9 @@ DUMP = """type => {
 }"""
 
 
+AS_IS = {f"HiggsTTS{name}": {"loudness": "as is"} for name in ("Speak", "Dialogue", "Subtitles")}
+
+
 def assert_same(listener):
     """Check that the page played the node's output. A busy machine may make it pause."""
     gaps, is_same = compare(listener.heard(), listener.said())
@@ -52,11 +55,11 @@ class Listener:
         self.browser, self.page, self.comfy = browser, browser.page, browser.comfy
 
     def open(self, template="speak", node="HiggsTTSSpeak", **widgets):
-        """Open a template with an id of its own, a new seed and no retries."""
+        """Open a template with an id of its own, a new seed, no retries and the loudness that is heard."""
         saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
         self.page.evaluate(LOAD, {**saved, "id": str(uuid.uuid4())})
         self.page.evaluate(DUMP, node)
-        for name, value in {"seed": next(SEEDS), "retries": 0, **widgets}.items():
+        for name, value in ({"seed": next(SEEDS), "retries": 0} | AS_IS.get(node, {}) | widgets).items():
             self.page.evaluate(SET, [node, name, value])
 
     def start(self):

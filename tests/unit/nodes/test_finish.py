@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import types
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from higgs_tts.engine import HiggsError
 from higgs_tts.engine.audio.loudness import integrated_loudness
+
+from .conftest import FakeEngine
 
 AUDIO = {"waveform": torch.linspace(-0.5, 0.5, 24000)[None, None], "sample_rate": 24000}
 
@@ -87,3 +90,21 @@ def test_a_pattern_that_leads_out_or_is_empty_saves_nothing(finish, tmp_path, pr
     with pytest.raises(HiggsError, match="filename_prefix is"):
         finish(save_as="wav", filename_prefix=prefix).save(AUDIO, hidden())
     assert not list(tmp_path.rglob("*.wav"))
+
+
+def test_the_result_has_its_loudness_and_the_player_what_was_heard(comfy, load_module, monkeypatch):
+    """What plays would otherwise become louder in its midst."""
+    speak, shown = load_module("speak"), []
+    sound = types.SimpleNamespace(
+        step=None, hear=lambda wav: None, begin_anew=lambda why: None, spell=lambda *chunk: None,
+        finish=lambda wav, words: shown.append(wav.clone()), problems=lambda: (),
+    )  # fmt: skip
+    monkeypatch.setattr(speak.events, "heard", lambda *given: contextlib.nullcontext(sound))
+    engine = FakeEngine()
+    engine.words = lambda speech: ()
+    finish = load_module("finish").Finish("-23 LUFS")
+    speech, _ = speak.with_player(
+        engine, lambda listener: engine.speak("Hi.", None, None, listener=listener), finish=finish
+    )
+    assert integrated_loudness(speech.wav) == pytest.approx(-23.0, abs=0.1) and len(finish.lines) == 1
+    assert torch.equal(shown[0], torch.linspace(-0.5, 0.5, 1920))
