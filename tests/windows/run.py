@@ -1,0 +1,140 @@
+"""Run the CPU tests with Windows' Python under Wine, one process per file and two at a time, and count what they say.
+
+    python tests/windows/run.py FOLDER [FILE ...]
+
+FOLDER is what set_up.sh made. Without files it runs all of tests/unit and tests/golden but slow tests.
+FOLDER/results.json has the counts, FOLDER/logs what each file printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PREFIXES = ("prefix0", "prefix1")
+LIMIT = 1200  # seconds for one file
+QUICK = ["-m", "not slow and not matrix"]
+VERSIONS = """
+import json, platform, torch, numpy, transformers
+print(json.dumps({module.__name__: module.__version__ for module in (torch, numpy, transformers)}
+    | {"python": platform.python_version()}))
+"""
+
+
+def wine(folder: pathlib.Path, prefix: str, *arguments: str, limit: float = LIMIT) -> tuple[int | None, str]:
+    """Run Windows' Python. Returns (exit code, output). The code is None if it was stopped after `limit` seconds."""
+    # Intel's OpenMP asks for NUMA nodes, which Wine 8 does not tell. A file as stdout is an invalid handle there.
+    own = {"WINEPREFIX": str(folder / prefix), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled"}
+    environment = os.environ | own
+    command = ["wine", str(folder / "python" / "python.exe"), *arguments]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said, _ = process.communicate(timeout=limit)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        subprocess.run(["wineserver", "-k"], env=environment, check=False)  # ends this prefix's processes alone
+        said, _ = process.communicate()
+        code = None
+    return code, said.decode(errors="replace")
+
+
+def outcomes(report: pathlib.Path) -> dict:
+    """Return a pytest report's counts: passed, the names of failed tests, skips by reason."""
+    passed, failed, skipped = 0, [], collections.Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        said = {child.tag: child for child in case}
+        if "failure" in said or "error" in said:
+            failed.append(case.get("name"))
+        elif "skipped" in said:
+            skipped[said["skipped"].get("message", "")] += 1
+        else:
+            passed += 1
+    return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
+
+
+def run_file(folder: pathlib.Path, prefix: str, file: str, options: list[str]) -> dict:
+    """Run a file's tests. A file that crashed or was stopped has `ended` false."""
+    log = folder / "logs" / f"{file.replace('/', '-')}.txt"
+    report = log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    told = f"--junitxml={report}"
+    code, said = wine(folder, prefix, "-m", "pytest", file, "-v", "-p", "no:cacheprovider", told, *options)
+    log.write_text(said, encoding="utf-8")
+    counts = outcomes(report) if report.exists() else {"passed": 0, "failed": [], "skipped": {}}
+    return {"file": file, **counts, "ended": report.exists(), "code": code}
+
+
+def every_file() -> list[str]:
+    """Return the files of CPU tests."""
+    folders = (ROOT / "tests" / "unit", ROOT / "tests" / "golden")
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("test_*.py"))
+
+
+def commit() -> str:
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--prefixes", type=int, choices=(1, 2), default=2, help="run so many files at a time")
+    given = parser.parse_args()
+    folder = given.folder.resolve()
+    files = given.files or every_file()
+    (folder / "logs").mkdir(exist_ok=True)
+    free: queue.Queue[str] = queue.Queue()
+    for prefix in PREFIXES[: given.prefixes]:
+        free.put(prefix)
+
+    def take(file: str) -> dict:
+        prefix = free.get()
+        try:
+            result = run_file(folder, prefix, file, [] if given.files else QUICK)
+        finally:
+            free.put(prefix)
+        words = f"{result['passed']} passed, {len(result['failed'])} failed, {sum(result['skipped'].values())} skipped"
+        print(file, words if result["ended"] else f"did not end (code {result['code']})", flush=True)
+        print(*(f"    {name}\n" for name in result["failed"]), sep="", end="", flush=True)
+        return result
+
+    with ThreadPoolExecutor(given.prefixes) as workers:
+        results = list(workers.map(take, files))
+    return report(folder, results)
+
+
+def report(folder: pathlib.Path, results: list[dict]) -> int:
+    """Write and print the sums. Returns the exit code."""
+    skipped: collections.Counter[str] = collections.Counter()
+    for result in results:
+        skipped.update(result["skipped"])
+    told = {
+        "commit": commit(),
+        "wine": subprocess.run(["wine", "--version"], capture_output=True, text=True).stdout.strip(),
+        "versions": json.loads(wine(folder, PREFIXES[0], "-c", VERSIONS)[1].splitlines()[-1]),
+        "files": len(results),
+        "passed": sum(result["passed"] for result in results),
+        "failed": [f"{result['file']}::{name}" for result in results for name in result["failed"]],
+        "skipped": dict(skipped.most_common()),
+        "did_not_end": [result["file"] for result in results if not result["ended"]],
+    }
+    (folder / "results.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    ended = not told["did_not_end"]
+    print(f"{told['passed']} passed, {len(told['failed'])} failed, {skipped.total()} skipped")
+    return 0 if ended and not told["failed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
