@@ -102,13 +102,13 @@ def _stream(split: str, rng: random.Random) -> Iterator[str]:
 
 @cache
 def _examples(split: str) -> tuple[str, ...]:
-    texts = (templates.TEXT / "examples.txt").read_text().splitlines()
+    texts = (templates.TEXT / "examples.txt").read_text(encoding="utf-8").splitlines()
     return tuple(text for text in texts if split_of(text) == split)
 
 
 @cache
 def _fixed() -> tuple[str, ...]:
-    return tuple((templates.TEXT / "held_out.txt").read_text().splitlines())
+    return tuple((templates.TEXT / "held_out.txt").read_text(encoding="utf-8").splitlines())
 
 
 @cache

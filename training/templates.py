@@ -26,11 +26,11 @@ _QUARTERS = ("half past", "a quarter past", "a quarter to", "ten past", "twenty 
 def lists() -> dict[str, tuple[str, ...]]:
     """Map slots to fillers: words of one part of speech from the commonest to the rarest."""
     found: dict[str, list[str]] = {slot: [] for slots in _FORMS.values() for slot in slots}
-    for line in (TEXT / "words.txt").read_text().splitlines():
+    for line in (TEXT / "words.txt").read_text(encoding="utf-8").splitlines():
         part, *forms = line.split()
         for slot, form in zip(_FORMS[part], forms, strict=True):
             found[slot].append(form)
-    for line in (TEXT / "slots.txt").read_text().splitlines():
+    for line in (TEXT / "slots.txt").read_text(encoding="utf-8").splitlines():
         slot, _, values = line.partition(": ")
         found[slot] = [value.replace("|", " ") for value in values.split()]
     found["object"] = list(_OBJECTS)
@@ -40,13 +40,13 @@ def lists() -> dict[str, tuple[str, ...]]:
 @cache
 def _forms() -> tuple[str, ...]:
     """Return the sentence forms: [this|or that] is a choice, {slot} a word."""
-    return tuple((TEXT / "templates.txt").read_text().splitlines())
+    return tuple((TEXT / "templates.txt").read_text(encoding="utf-8").splitlines())
 
 
 @cache
 def tales() -> tuple[str, ...]:
     """Return further forms, for training only: dialogue and story-telling."""
-    return tuple((TEXT / "tales.txt").read_text().splitlines())
+    return tuple((TEXT / "tales.txt").read_text(encoding="utf-8").splitlines())
 
 
 def sentence(rng: random.Random, forms: tuple[str, ...] = ()) -> str:

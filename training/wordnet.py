@@ -43,7 +43,7 @@ def examples(folder: Path) -> list[str]:
 def exceptions(folder: Path, part: str) -> dict[str, list[str]]:
     """Map lemmas to their irregular forms."""
     forms: dict[str, list[str]] = {}
-    for line in (folder / f"{part}.exc").read_text().splitlines():
+    for line in (folder / f"{part}.exc").read_text(encoding="utf-8").splitlines():
         form, *lemmas = line.split()
         for lemma in lemmas:
             forms.setdefault(lemma, []).append(form)
@@ -53,7 +53,7 @@ def exceptions(folder: Path, part: str) -> dict[str, list[str]]:
 def words(folder: Path) -> list[str]:
     """Return lines of "part form form ...": noun singular plural; verb base third past ing; adj; adv."""
     counts: Counter = Counter()
-    for line in (folder / "cntlist.rev").read_text().splitlines():
+    for line in (folder / "cntlist.rev").read_text(encoding="utf-8").splitlines():
         key, _, times = line.split()
         lemma, sense = key.split("%")
         counts[lemma, PARTS[sense[0]]] += int(times)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import types
 
 import pytest
@@ -220,6 +221,12 @@ def full_disk():
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return full
+
+
+@pytest.fixture
+def make_pipe():
+    """make_pipe(path): a named pipe, which nobody writes to. Windows has none in folders and gets a folder."""
+    return getattr(os, "mkfifo", os.mkdir)
 
 
 @pytest.fixture

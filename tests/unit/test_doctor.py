@@ -90,7 +90,7 @@ def test_a_wrong_folder_is_searched_two_levels_deep(tmp_path, written):
 
 def other_tokens(folder, change):
     path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
     change(tokenizer)
     path.write_text(json.dumps(tokenizer))
     return examine(folder)

@@ -1,6 +1,5 @@
 """Books made to exhaust time or memory: read in one pass or refused in a sentence."""
 
-import os
 import zipfile
 
 import pytest
@@ -64,9 +63,9 @@ def test_a_text_longer_than_any_book_is_refused(text, told, tmp_path):
             read()
 
 
-def test_pipes_and_names_with_a_zero_byte_are_refused(tmp_path):
+def test_pipes_and_names_with_a_zero_byte_are_refused(tmp_path, make_pipe):
     for suffix in (".txt", ".md", ".epub"):
-        os.mkfifo(tmp_path / f"a{suffix}")
+        make_pipe(tmp_path / f"a{suffix}")
         for name in (f"a{suffix}", f"a\0b{suffix}"):
             with pytest.raises(HiggsError, match="does not exist"):
                 read_book(tmp_path / name)

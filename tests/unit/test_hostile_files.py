@@ -6,7 +6,6 @@ Cases that `tests/faults/mutate.py` searches at random are listed here by name.
 import contextlib
 import io
 import json
-import os
 import shutil
 import struct
 import sys
@@ -33,7 +32,7 @@ from higgs_tts.engine.voice.clip import decode_clip
 from higgs_tts.tests.peft_files import write_adapter
 from safetensors.torch import save_file
 
-DEEP, DIGITS, LONG = "[" * 2000 + "]" * 2000, "9" * 5000, "x" * 100_000
+DEEP, DIGITS, LONG = "[" * 100_000 + "]" * 100_000, "9" * 5000, "x" * 100_000
 
 
 def refused(told, read, *given):
@@ -63,8 +62,8 @@ def test_endless_json_is_refused(tmp_path, text):
     assert "is not valid JSON" in note and len(note) < 500
 
 
-def test_pipes_and_oversized_files_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "config.json")  # reading it would never end
+def test_pipes_and_oversized_files_are_refused(tmp_path, make_pipe):
+    make_pipe(tmp_path / "config.json")  # reading it would never end
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate((32 << 20) + 1)
     refused("it is not a file", read_json, tmp_path / "config.json")
@@ -263,7 +262,7 @@ def test_an_embedded_file_outside_its_gguf_file_is_refused(tmp_path, arrays):
 
 def test_a_malformed_tokenizer_is_refused(tmp_path):
     """The tokenizers library ends some of these in a panic, which is not even an Exception."""
-    held = json.loads((EMBEDDED / "tokenizer.json").read_text())
+    held = json.loads((EMBEDDED / "tokenizer.json").read_text(encoding="utf-8"))
     config = inspect(EMBEDDED).config
     for change in ({"model": {"type": LONG}}, {"added_tokens": LONG}, {"normalizer": {"type": "Precompiled"}}):
         (tmp_path / "tokenizer.json").write_text(json.dumps(held | change))
@@ -386,8 +385,8 @@ def test_a_voice_is_checked_by_its_header(tmp_path, changes, told, monkeypatch):
         refused(told, read, tmp_path / "a.safetensors")
 
 
-def test_files_that_are_no_voices_are_refused(tmp_path):
-    os.mkfifo(tmp_path / "pipe.safetensors")
+def test_files_that_are_no_voices_are_refused(tmp_path, make_pipe):
+    make_pipe(tmp_path / "pipe.safetensors")
     for read in (Voice.load, read_voice_head):
         for name in ("pipe.safetensors", "a\0b.safetensors"):
             refused("no voice file at", read, tmp_path / name)
@@ -445,9 +444,9 @@ def test_a_damaged_clip_in_memory_prints_no_traceback(monkeypatch):
     assert not printed
 
 
-def test_files_that_are_no_clips_are_refused(tmp_path):
+def test_files_that_are_no_clips_are_refused(tmp_path, make_pipe):
     pytest.importorskip("soundfile")
-    os.mkfifo(tmp_path / "pipe.wav")
+    make_pipe(tmp_path / "pipe.wav")
     for read in (read_clip, clip_seconds):
         for name in ("pipe.wav", "a\0b.wav"):
             refused("no audio file at", read, tmp_path / name)

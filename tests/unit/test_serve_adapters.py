@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import pathlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +37,9 @@ def config(tmp_path_factory):
 
 
 def engines_of(config):
-    folder = config.model.rpartition("/")[0]
-    return {name: Engine(EngineConfig(**vars(config) | {"adapters": (Adapter(f"{folder}/{name}"),)})) for name in KINDS}
+    folder = pathlib.Path(config.model).parent
+    adapters = {name: (Adapter(str(folder / name)),) for name in KINDS}
+    return {name: Engine(EngineConfig(**vars(config) | {"adapters": given})) for name, given in adapters.items()}
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Subtitles and lists of pronunciations from files: errors name what is not a file, or too large."""
 
-import os
-
 import pytest
 from higgs_tts.engine import HiggsError, Pronunciations, read_book, read_plain_text
 from higgs_tts.engine.__main__ import main
@@ -10,8 +8,8 @@ from higgs_tts.engine.tools.text_files import dialogue_in, pronunciations_in
 
 
 @pytest.mark.parametrize("option", [["--srt-in"], ["Hello.", "--pronunciations"]])
-def test_files_that_are_no_text_are_refused(tmp_path, option, capsys):
-    os.mkfifo(tmp_path / "pipe.txt")  # reading it would never end
+def test_files_that_are_no_text_are_refused(tmp_path, option, capsys, make_pipe):
+    make_pipe(tmp_path / "pipe.txt")  # reading it would never end
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate((8 << 20) + 1)
     for name, told in (

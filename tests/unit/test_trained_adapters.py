@@ -15,7 +15,7 @@ from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.tests.peft_files import merged_folder
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, WRITERS, write_adapter_of
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=24, seed=5, retries=0)
@@ -113,7 +113,7 @@ def test_head_and_embedding_are_merged_apart(made, adapter, writer):
 
 def plant(folder, **tensors):
     path = folder / "adapter_model.safetensors"
-    save_file({**load_file(path), **{name: tensor.clone() for name, tensor in tensors.items()}}, path)
+    save_file({**load(path.read_bytes()), **{name: tensor.clone() for name, tensor in tensors.items()}}, path)
 
 
 PLANTED = "base_model.model.audio_adapter.lora_A.weight"
@@ -191,7 +191,7 @@ class TestNotTrainedWeights:
     def test_an_average_alone_is_an_adapter(self, adapter):
         base, folder = adapter("boson", "untouched")
         plain, path = loaded(base, Adapter(folder)), folder / "adapter_model.safetensors"
-        save_file({f"ema.{name}": tensor for name, tensor in load_file(path).items()}, path)
+        save_file({f"ema.{name}": tensor for name, tensor in load(path.read_bytes()).items()}, path)
         ours = loaded(base, Adapter(folder))
         assert all(torch.equal(ours[name], tensor) for name, tensor in plain.items())
 

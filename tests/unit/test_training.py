@@ -55,7 +55,7 @@ def test_the_splits_have_no_sentence_in_common():
 
 
 def test_fixed_sentences_are_held_out():
-    fixed = (corpus.templates.TEXT / "held_out.txt").read_text().splitlines()
+    fixed = (corpus.templates.TEXT / "held_out.txt").read_text(encoding="utf-8").splitlines()
     assert len(fixed) >= 40
     assert {corpus.split_of(text.upper()) for text in fixed} == {"heldout"}
 

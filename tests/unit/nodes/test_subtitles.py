@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -246,10 +245,9 @@ def test_other_folders_may_be_read_only_once_listed(run, tmp_path):
         run(str(tmp_path / "films 2" / "film.srt"))
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
-def test_a_pipe_is_refused_as_a_file(run, tmp_path):
+def test_a_pipe_is_refused_as_a_file(run, tmp_path, make_pipe):
     (tmp_path / "input").mkdir()
-    os.mkfifo(tmp_path / "input" / "film.srt")
+    make_pipe(tmp_path / "input" / "film.srt")
     with pytest.raises(HiggsError, match="there is no file"):
         run("film.srt")
 
