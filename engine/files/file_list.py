@@ -6,7 +6,9 @@ import contextlib
 import errno
 import json
 import math
+import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from .whole_file import UNFINISHED, lock, read_whole, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_NAME, _MOST_PATH = 255, 1000  # bytes of a name, as file systems have it; characters of a path below the folder
+_MOST_ON_WINDOWS = 259  # characters of a whole path, unless the user has turned long paths on
 _LITTLE = 100e6  # bytes; less free space is reported
 
 
@@ -90,6 +93,8 @@ def write_errors(path: Path) -> Iterator[None]:
             size = f"{free / 1e6:,.0f} MB" if free >= 1e6 else f"{free / 1e3:,.0f} kB"
             little = f"Only {size} are" if free >= 1e3 else "No space is"
             remedy = f"{little} free there. Free some space, or choose another folder."
+        elif sys.platform == "win32" and (length := len(os.path.abspath(path))) > _MOST_ON_WINDOWS:
+            remedy = f"The path has {length} characters, and Windows takes {_MOST_ON_WINDOWS}. Choose a shorter one."
         else:
             remedy = "Choose a folder you can write to, and close programs that have the file open."
         raise HiggsError(f"{path} could not be written: {reason}. {remedy}") from error

@@ -5,7 +5,15 @@ from __future__ import annotations
 import unicodedata
 
 MAX_NAME_BYTES = 200  # file systems allow 255; leaves room for a suffix, and another while the file is written
-RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in "123456789¹²³")}
+RESERVED = {
+    "CON",
+    "CONIN$",
+    "CONOUT$",
+    "PRN",
+    "AUX",
+    "NUL",
+    *(f"{port}{number}" for port in ("COM", "LPT") for number in "123456789¹²³"),
+}
 
 
 def portable_parts(name: str) -> list[str]:

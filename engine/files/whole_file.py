@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ else:
     import fcntl
 
 UNFINISHED = f".{'?' * 32}.part"  # glob for partial files of killed runs
+_PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds before a file that Windows refuses to replace is tried again
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # errors if another process holds the lock
 
 
@@ -57,10 +59,20 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        os.replace(partial, path)
+        _replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Rename over a file. On Windows a virus scanner or an index may hold either for a moment."""
+    for pause in _PAUSES if sys.platform == "win32" else ():
+        try:
+            return os.replace(partial, path)
+        except PermissionError:
+            time.sleep(pause)
+    os.replace(partial, path)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -87,6 +88,8 @@ def to_stdout(wav: torch.Tensor) -> None:
     try:
         sys.stdout.buffer.write(pcm_bytes(wav))
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EINVAL):  # EINVAL: a closed pipe on Windows
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
         raise HiggsError("The program that reads the sound has ended.") from None

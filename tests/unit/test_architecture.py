@@ -200,6 +200,13 @@ def test_files_are_read_by_one_function():
     assert found == READS_ITSELF.keys()
 
 
+def test_texts_have_the_same_bytes_on_every_system():
+    """A model's fingerprint covers its JSON files, so a checkout that changes line ends would change it."""
+    texts = [path for path in (ROOT / "engine").rglob("*") if path.suffix in (".py", ".cu", ".cuh", ".json", ".txt")]
+    assert not [path for path in texts if b"\r\n" in path.read_bytes()]
+    assert "* text=auto eol=lf" in (ROOT / ".gitattributes").read_text(encoding="utf-8").splitlines()
+
+
 def test_no_module_changes_global_process_state():
     switches = r"sys\.path|os\.environ\[|os\.putenv|set_default_d|set_num_threads|backends\.\w+\.\w+ *="
     for path in SOURCES:

@@ -15,6 +15,8 @@ VOICE = Voice(torch.zeros((25, 8), dtype=torch.long), "Words.", "")
 BAD = [
     "CON",
     "nul",
+    "conin$",
+    "CONOUT$.wav",
     "Com1.wav",
     "COM1 .x",
     "LPT\u00b9",

@@ -32,10 +32,8 @@ print(json.dumps({module.__name__: module.__version__ for module in (torch, nump
 
 def wine(folder: pathlib.Path, prefix: str, *arguments: str, limit: float = LIMIT) -> tuple[int | None, str]:
     """Run Windows' Python. Returns (exit code, output). The code is None if it was stopped after `limit` seconds."""
-    # Intel's OpenMP asks for NUMA nodes, which Wine 8 does not tell. A file as stdout is an invalid handle there.
-    own = {"WINEPREFIX": str(folder / prefix), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled"}
-    environment = os.environ | own
-    command = ["wine", str(folder / "python" / "python.exe"), *arguments]
+    environment = os.environ | {"WINEPREFIX": str(folder / prefix)}
+    command = [str(folder / "python.sh"), *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -40,6 +40,7 @@ rm "$python/_wmi.pyd"
 x86_64-w64-mingw32-gcc -shared -O2 -o "$python/bcryptprimitives.dll" "$here/random.c" -ladvapi32
 # It lacks CopyFile2. Imports from the current folder, which a ._pth turns off, are turned on there, too.
 cp "$here/sitecustomize.py" "$python/Lib/site-packages"
+cp "$here/python.sh" "$folder"
 
 for prefix in "$folder/prefix0" "$folder/prefix1"; do
   WINEPREFIX=$prefix WINEDEBUG=-all wine wineboot -i </dev/null >/dev/null 2>&1
