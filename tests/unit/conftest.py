@@ -230,5 +230,20 @@ def make_pipe():
 
 
 @pytest.fixture
+def link():
+    """link(path, folder): a link to a folder. Windows asks for a right, and Wine makes none."""
+
+    def make(path, folder):
+        try:
+            path.symlink_to(folder, target_is_directory=True)
+        except OSError as error:
+            pytest.skip(f"Windows makes no link here: {error}")
+        if not path.is_dir():
+            pytest.skip("Windows makes no link here")
+
+    return make
+
+
+@pytest.fixture
 def small():
     return types.SimpleNamespace(config=small_config, tensors=small_tensors, prompt=small_prompt)
