@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from aiohttp import web
 
+from .acceptor import Acceptor
 from .access import DISCONNECTED, LEFT
 from .bodies import MOST_BYTES, check_clip_begins
 from .calls import BadCall
@@ -39,9 +42,12 @@ class CallerConnections:
         self._open: dict[object, Connection] = {}  # by aiohttp's protocol
         self._by_address: Counter[str] = Counter()
 
-    async def listen(self, server: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server:
+    async def listen(self, server: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server | Acceptor:
         """Listen for connections. server(): returns aiohttp's protocol for one."""
-        return await asyncio.get_running_loop().create_server(lambda: Connection(self, server), host, port)
+        made, loop = functools.partial(Connection, self, server), asyncio.get_running_loop()
+        if sys.platform == "win32":
+            return Acceptor(await loop.create_server(made, host, port, start_serving=False), made)
+        return await loop.create_server(made, host, port)
 
     def of(self, request: web.Request) -> Connection:
         """Return the connection of a request."""

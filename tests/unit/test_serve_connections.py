@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import time
+import types
 
 import numpy as np
 import pytest
@@ -84,6 +85,33 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < deadline, "in vain"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_callers_who_reset_their_connection_end_no_server_on_windows(engine, monkeypatch, refusals):
+    """asyncio's own server would be closed there for good. Elsewhere the same listener is tested."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        kind, left = type(loop), [None] * refusals
+    accept = kind.sock_accept
+
+    async def refuse(self, listening):
+        connection, address = await accept(self, listening)
+        if left:
+            left.pop()
+            connection.close()
+            raise OSError(64, "The specified network name is no longer available")
+        return connection, address
+
+    monkeypatch.setattr(kind, "sock_accept", refuse)
+    monkeypatch.setattr(connections, "sys", types.SimpleNamespace(platform="win32"))
+    with running(engine) as (port, _):
+        for _ in range(10):
+            gone = opened(port, post(9))
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))  # closes with a reset
+            gone.close()
+        assert ask(port, body=SHORT)[0] == 200 and not left
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 class TestWaits:
