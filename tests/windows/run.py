@@ -55,10 +55,16 @@ def outcomes(report: pathlib.Path) -> dict:
         if "failure" in said or "error" in said:
             failed.append(case.get("name"))
         elif "skipped" in said:
-            skipped[said["skipped"].get("message", "")] += 1
+            skipped[reason_of(said["skipped"])] += 1
         else:
             passed += 1
     return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
+
+
+def reason_of(skip: ElementTree.Element) -> str:
+    """Return why a test was skipped, or a whole file."""
+    told = skip.get("message", "")
+    return (skip.text or "").rpartition("Skipped: ")[2].rstrip("')") if told == "collection skipped" else told
 
 
 def run_file(folder: pathlib.Path, prefix: str, file: str, options: list[str]) -> dict:
@@ -108,20 +114,25 @@ def main() -> int:
         print(*(f"    {name}\n" for name in result["failed"]), sep="", end="", flush=True)
         return result
 
+    versions = json.loads(wine(folder, PREFIXES[0], "-c", VERSIONS)[1].splitlines()[-1])
+    results, is_good = [], True
     with ThreadPoolExecutor(given.prefixes) as workers:
-        results = list(workers.map(take, files))
-    return report(folder, results)
+        for result in workers.map(take, files):
+            results.append(result)
+            is_good = report(folder, results, versions)  # after each file, since a run takes long
+    print(f"{folder}/results.json has the sums")
+    return 0 if is_good else 1
 
 
-def report(folder: pathlib.Path, results: list[dict]) -> int:
-    """Write and print the sums. Returns the exit code."""
+def report(folder: pathlib.Path, results: list[dict], versions: dict) -> bool:
+    """Write the sums so far. True if nothing failed."""
     skipped: collections.Counter[str] = collections.Counter()
     for result in results:
         skipped.update(result["skipped"])
     told = {
         "commit": commit(),
         "wine": subprocess.run(["wine", "--version"], capture_output=True, text=True).stdout.strip(),
-        "versions": json.loads(wine(folder, PREFIXES[0], "-c", VERSIONS)[1].splitlines()[-1]),
+        "versions": versions,
         "files": len(results),
         "passed": sum(result["passed"] for result in results),
         "failed": [f"{result['file']}::{name}" for result in results for name in result["failed"]],
@@ -129,9 +140,7 @@ def report(folder: pathlib.Path, results: list[dict]) -> int:
         "did_not_end": [result["file"] for result in results if not result["ended"]],
     }
     (folder / "results.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    ended = not told["did_not_end"]
-    print(f"{told['passed']} passed, {len(told['failed'])} failed, {skipped.total()} skipped")
-    return 0 if ended and not told["failed"] else 1
+    return not told["did_not_end"] and not told["failed"]
 
 
 if __name__ == "__main__":
