@@ -14,6 +14,7 @@ import torch
 
 from ..core.errors import HiggsError
 from ..files.json_file import read_json
+from ..files.whole_file import replace
 from .places import DTYPES, HALF, Place, is_name, places_in_pickle, places_in_safetensors
 
 INDEX = "model.safetensors.index.json"
@@ -78,7 +79,7 @@ def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
             tensor = entry.make()
             assert tensor.dtype == entry.dtype and tuple(tensor.shape) == entry.shape, name
             file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)  # tofile hides a full disk
-    unfinished.replace(path)
+    replace(unfinished, path)
 
 
 def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[bytes, int]:

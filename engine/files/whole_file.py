@@ -59,14 +59,17 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        _replace(partial, path)
+        replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def _replace(partial: Path, path: Path) -> None:
-    """Rename over a file. On Windows a virus scanner or an index may hold either for a moment."""
+def replace(partial: Path, path: Path) -> None:
+    """Rename over a file, if there is one. On Windows a virus scanner or an index may hold either for a moment.
+
+    Raises OSError.
+    """
     for pause in _PAUSES if sys.platform == "win32" else ():
         try:
             return os.replace(partial, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..files.file_list import write_errors
 from ..files.portable_names import composed, portable_parts
 from ..files.whole_file import file_stamp
 from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES, FILM_SUFFIXES
@@ -83,13 +84,14 @@ class VoiceFolder:
         return name
 
     def delete(self, name: str) -> None:
-        """Delete a saved voice of the folder. Raises BadCall if it is missing or a clip."""
+        """Delete a saved voice of the folder. Raises BadCall if it is missing or a clip, HiggsError if it is in use."""
         path = self.find(name)
         if path.suffix != _SAVED or path.parent != self._folder:
             raise BadCall(
                 f"{name!r} is a clip that was put into the folder by hand. Only saved voices can be deleted.", "name"
             )
-        path.unlink()
+        with write_errors(path):
+            path.unlink()
         self._made.pop(path, None)
 
     def _files(self) -> dict[str, Path]:

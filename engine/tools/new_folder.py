@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.errors import HiggsError
 from ..files.file_list import sole_writer, write_errors
-from ..files.whole_file import write_whole
+from ..files.whole_file import replace, write_whole
 
 _PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and beside its files
 _MOVED = ".moved"  # names of the files that leave it at the end, so that a killed run's are known
@@ -36,7 +36,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             write_whole(names, json.dumps([one.name for one in made]).encode())
             try:
                 for one in made:
-                    one.rename(path / one.name)
+                    replace(one, path / one.name)
             except BaseException:
                 _remove(*(path / one.name for one in made))
                 raise

@@ -8,7 +8,17 @@ import sys
 
 import numpy as np
 import pytest
-from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Engine, EngineConfig, HiggsError, RemoteEngine, ServerConfig
+import torch
+from higgs_tts.engine import (
+    BUILT_IN_CLIPS,
+    EMBEDDED,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    RemoteEngine,
+    ServerConfig,
+    Voice,
+)
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
@@ -179,3 +189,20 @@ def test_a_call_with_a_loud_clip_is_warned(port):
         for stream in (False, True):
             headers = ask(port, body={**SHORT, "ref_audio": clip, "ref_text": "Hello.", "stream": stream})[1]
             assert ("overdriven" in headers.get("x-voice-warnings", "")) == is_warned
+
+
+def test_a_voice_that_another_program_holds_is_not_deleted_and_the_caller_told(tmp_path, monkeypatch):
+    """Windows deletes no open file."""
+    folder = VoiceFolder(tmp_path)
+    folder.add("anna", Voice(torch.zeros((25, 8), dtype=torch.long), "Words."))
+
+    def refuse(path):
+        raise PermissionError(13, "file is open", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "unlink", refuse)
+        with pytest.raises(
+            HiggsError, match=r"anna\.safetensors could not be written: file is open\. .*close programs"
+        ):
+            folder.delete("anna")
+    assert "anna" in folder.names()
