@@ -36,12 +36,13 @@ matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	.matrix/torch-2.11/bin/python -m pytest $(EVERY)
 	.matrix/torch-2.6/bin/python -m pytest $(EVERY)
 
-# The CPU tests but the slow ones with Windows' Python under Wine, about an hour; `make windows FILE=tests/unit/test_tags.py`
-# runs one file. tests/windows says what Wine lacks, and benchmarks/results/windows.json what this cannot show.
+# The CPU tests but the slow ones with Windows' Python under Wine, a process per file: hours on a small machine.
+# `make windows FILE=tests/unit/test_tags.py` runs one file. tests/windows says what Wine lacks, and
+# benchmarks/results/windows.json what this cannot show.
 windows: $(WINDOWS)/.ready
 	$(PYTHON) tests/windows/run.py $(WINDOWS) $(FILE)
 
-$(WINDOWS)/.ready: tests/windows/set_up.sh requirements.txt tests/requirements.txt tests/constraints.txt
+$(WINDOWS)/.ready: $(filter-out %/run.py,$(wildcard tests/windows/*.*)) requirements.txt tests/requirements.txt tests/constraints.txt
 	tests/windows/set_up.sh $(WINDOWS)
 	@touch $@
 
