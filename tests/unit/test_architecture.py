@@ -49,7 +49,8 @@ def room_of(path):
 
 def exists(path):
     """True if a file or folder has this name to the letter. Windows finds `voice` as `Voice`, too."""
-    return path.exists() and path.name in {one.name for one in path.parent.iterdir()}
+    places = [path, *path.parents][: len(path.relative_to(ROOT).parts)]
+    return path.exists() and all(one.name in {other.name for other in one.parent.iterdir()} for one in places)
 
 
 def targets(path):
