@@ -153,7 +153,7 @@ def logits_of(given, name: str, texts: list[str], reference: dict):
     with engine_of(given, name) as engine:
         assert engine.loaded is not None
         talker, config = engine.loaded.talker, engine.checkpoint.config
-        shape = 2, config.layers, config.kv_heads, engine.context, config.head_dim
+        shape = 2, config.layers, config.kv_heads, engine.planner.context, config.head_dim
         cache = torch.zeros(shape, dtype=talker.dtype, device=talker.device)
         for text in texts:
             prompt, columns = reference[0, text]["prompt"], talker.family.delay(reference[0, text]["codes"])

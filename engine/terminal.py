@@ -121,14 +121,14 @@ def _show_text(args: argparse.Namespace) -> int:
     """Print what will be said, with the names of a script."""
     pronunciations, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
     if args.srt_in:
-        sheet = cues_in(Path(args.srt_in), False, engine.knows_tag).said_as(pronunciations)
+        sheet = cues_in(Path(args.srt_in), False, engine.planner.knows_tag).said_as(pronunciations)
         turns = [turn for cue in sheet.cues for turn in cue.turns]
     elif args.script:
-        turns = dialogue_in(Path(args.script), pronunciations, engine.knows_tag).turns
+        turns = dialogue_in(Path(args.script), pronunciations, engine.planner.knows_tag).turns
     else:
         turns = [Turn("", pronunciations.apply(stdin_text(sys.stdin.buffer.read()) if args.text == "-" else args.text))]
     for turn in turns:
-        print(f"{turn.speaker}: " * bool(turn.speaker) + engine.read_as(turn.text))
+        print(f"{turn.speaker}: " * bool(turn.speaker) + engine.planner.read_as(turn.text))
     return 0
 
 
@@ -163,7 +163,10 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
     engine = engine_or_servers(args)
-    sheet, pronunciations = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
+    sheet, pronunciations = (
+        cues_in(path, film is not None, engine.planner.knows_tag),
+        pronunciations_in(args.pronunciations),
+    )
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
     with engine:
@@ -190,7 +193,8 @@ def narrate(args: argparse.Namespace) -> int:
     """Speak a book into a folder of sound files."""
     _check_voice(args)
     engine = engine_on(args, config_of(args))
-    book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
+    book = read_book(args.book, args.script, (), engine.planner.knows_tag)
+    book = said_as(book, pronunciations_in(args.pronunciations))
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:
@@ -332,7 +336,7 @@ def _dialogue(
     engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, pronunciations: Pronunciations
 ) -> Callable[..., SpeechResult]:
     """Return a function that speaks a script with the voices in its head: files, relative to the script."""
-    dialogue = dialogue_in(path, pronunciations, engine.knows_tag)
+    dialogue = dialogue_in(path, pronunciations, engine.planner.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = _voices(engine, dialogue.head, path)

@@ -251,7 +251,7 @@ def _read(
         return read_book_text(text, title), narrator
     head, names = script_names(text)
     cast = Cast(names, sockets, head, voice_called)
-    found = read_book_text(text, title, True, cast.known, model.engine.knows_tag)
+    found = read_book_text(text, title, True, cast.known, model.engine.planner.knows_tag)
     return replace(found, warnings=(*found.warnings, *warnings)), cast
 
 

@@ -131,7 +131,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             sockets = by_name(voices)
             head, names = script_names(script)
             cast = Cast(names, sockets, head, voice_called)
-            dialogue = read_dialogue(script, cast.known, model.engine.knows_tag)
+            dialogue = read_dialogue(script, cast.known, model.engine.planner.knows_tag)
             _check_turns(dialogue)
             given = voices_of(dialogue.speakers, cast, model)
             turns = said_as(pronunciations).respelled(dialogue.turns)

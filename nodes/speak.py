@@ -134,7 +134,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             sound = audio.from_speech(speech)
             finish.save(sound, cls.hidden)
         told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
-        texts = to_srt(speech, words, srt_words), words_json(words), engine.read_as(said)
+        texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(said)
         return io.NodeOutput(sound, told, *texts)
 
 

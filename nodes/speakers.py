@@ -73,7 +73,7 @@ def voices_of(
     given = cast.assign(speakers, load, load_declared)
     given |= lent([speaker for speaker in speakers if speaker not in given])
     without = [speaker for speaker in speakers if speaker not in given]
-    if model.engine.card.one_voice and len(speakers) > 1:
+    if model.engine.planner.card.one_voice and len(speakers) > 1:
         taken = {speaker_key(voice.name) for voice in given.values()}
         clips = [clip for clip in built_in_voices() if speaker_key(clip.stem) not in taken] or built_in_voices()
         for place, speaker in enumerate(without):

@@ -152,7 +152,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             sockets = by_name(voices)
             head, names = cue_names(text)
             cast = Cast(names, sockets, head, voice_called)
-            sheet = read_cues(text, cast.known, "film" in clips and bool(cast.known), model.engine.knows_tag)
+            sheet = read_cues(text, cast.known, "film" in clips and bool(cast.known), model.engine.planner.knows_tag)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, cast, model, lent.voices)

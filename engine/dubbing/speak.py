@@ -197,7 +197,7 @@ class _CueRun:
         if self._fit.faster:
             for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, spoken, strict=True)):
                 pace = "fast" if seconds <= _FAST * slot else "very_fast"
-                if seconds > _NOTHING * slot and self._engine.knows_tag(_tag(pace)) and not _has_pace(cue):
+                if seconds > _NOTHING * slot and self._engine.planner.knows_tag(_tag(pace)) and not _has_pace(cue):
                     again[at] = pace
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
         for (at, pace), sound in zip(again.items(), self._say(faster, options) if faster else [], strict=True):

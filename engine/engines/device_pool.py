@@ -18,11 +18,8 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
 from ..device.device import devices_of
 from ..device.threads import one_thread
-from ..prompt.script import Turn
 from ..speech.decoder import ReferenceClip, SessionReport, Stage
-from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
-from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
@@ -48,17 +45,11 @@ class Engines(SpeechAPI):
     """
 
     def __init__(self, engines: Sequence[Engine]):
-        self._engines, first = list(engines), engines[0]
-        self.kept, self.card, self.context, self.model = first.kept, first.card, first.context, first.model
+        self._engines, self.planner = list(engines), engines[0].planner
 
     @property
     def devices(self) -> int:
         return sum(engine.opened for engine in self._engines)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of weights and precision, as in `Engine`."""
-        return self._engines[0].fingerprint
 
     def __enter__(self) -> Engines:
         with contextlib.ExitStack() as stack:
@@ -69,9 +60,6 @@ class Engines(SpeechAPI):
 
     def __exit__(self, *exc: object) -> None:
         self._open.close()
-
-    def knows_tag(self, tag: str) -> bool:
-        return self._engines[0].knows_tag(tag)
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         return self._engines[0].encode_voice(wav, sample_rate, transcript, name)
@@ -91,12 +79,6 @@ class Engines(SpeechAPI):
         pool = DevicePool([engine for engine in self._engines if engine.opened])
         with one_thread():
             yield pool
-
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
-        return self._engines[0].request(what, listener, dialogue)
-
-    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        return self._engines[0].with_warnings(speech, turns)
 
 
 class DevicePool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ..checkpoint.codec_layout import encoder_shapes, fp32_sizes
-from ..checkpoint.digest import fingerprint_of
+from ..checkpoint.dtypes import auto_dtype, compute_dtype
 from ..checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
 from ..codec.model import encode_once
 from ..core.config import EngineConfig, SamplingParams
@@ -20,13 +20,7 @@ from ..core.errors import HiggsError
 from ..device.device import device_of
 from ..device.memory import device_bytes, free_bytes
 from ..device.threads import few_threads, is_slow
-from ..prompt.builder import PromptBuilder
-from ..prompt.card import read_card
-from ..prompt.script import Turn
-from ..speech.kept_codes import KeptCodes
-from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
-from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..talker import Talker
 from ..voice.clip import Wave, reference_of
 from ..voice.voice import Voice
@@ -39,8 +33,8 @@ from ..words.whisper import WhisperAligner
 from ..words.whisper_check import WhisperCheck
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
-from .dtypes import auto_dtype, compute_dtype
 from .loaded_model import LoadedModel, planned_bytes
+from .planner import CheckpointPlanner
 from .speech_api import SpeechAPI
 
 
@@ -63,14 +57,11 @@ class Engine(SpeechAPI):
         require_quantizable(self.checkpoint, config.weights)
         self.config = config
         self.dtype = compute_dtype(config.dtype, self.device)
-        self.card = read_card(self.checkpoint.folder)
-        self.model = self.checkpoint.folder.resolve().name
-        self.context = min(config.context, self.checkpoint.config.max_context)
-        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card)
+        planner = CheckpointPlanner(self.checkpoint, config)
+        self.planner, self._builder = planner, planner.builder
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
         self.loaded: LoadedModel | None = None  # None if closed; public for tests and benchmarks only
-        self.kept = KeptCodes()
         self._heads: tuple[Head, ...] | None = None  # None until they were looked for
         self._whisper = WhisperAligner(Path(config.whisper), self.device) if config.whisper else None
 
@@ -88,15 +79,6 @@ class Engine(SpeechAPI):
         """Name of the GPU model, or "CPU"."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
 
-    def knows_tag(self, tag: str) -> bool:
-        """True if the checkpoint follows a control tag, according to its files."""
-        return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of weights and precision. With voice, text and settings, it determines the codes."""
-        return fingerprint_of(self.checkpoint, self.config)
-
     @property
     def opened(self) -> bool:
         return self.loaded is not None
@@ -104,7 +86,7 @@ class Engine(SpeechAPI):
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
-        return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
+        return planned_bytes(self.checkpoint, self.config, self.planner.context, self.device, self.dtype)
 
     @functools.cached_property
     def _talker_bytes(self) -> int:
@@ -122,7 +104,7 @@ class Engine(SpeechAPI):
             if self.opened:
                 return
             self._closing = self._drop_after = False
-            self.loaded = LoadedModel(self.checkpoint, self.config, self.context, self.device, self.dtype)
+            self.loaded = LoadedModel(self.checkpoint, self.config, self.planner.context, self.device, self.dtype)
 
     @torch.inference_mode()
     def trim(self) -> int:
@@ -188,12 +170,6 @@ class Engine(SpeechAPI):
             codes = encode_once(codec.config, codec.read("encoder", self.device), clip.to(self.device))
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name, warnings)
 
-    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        # Of the whole text, not per chunk: one warning per call, and language detection needs length.
-        of_text = self.card.warnings("\n".join(turn.text for turn in turns))
-        warnings = *speech.warnings, *self.checkpoint.warnings, *of_text
-        return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
-
     def require_open(self) -> None:
         """Raise HiggsError if the engine is being closed."""
         if self._closing:
@@ -240,15 +216,15 @@ class Engine(SpeechAPI):
                 except BaseException:
                     self._heads = None
                     raise
-                keep_heads(self.fingerprint, self._heads)
+                keep_heads(self.planner.fingerprint, self._heads)
             return self._heads or ()
 
     def _read_heads(self) -> None:
         """Take the heads that the card or an earlier call names."""
         if self._heads is None:
-            self._heads = checked(self.card.word_heads, self.checkpoint.config)
+            self._heads = checked(self.planner.card.word_heads, self.checkpoint.config)
         if self._heads is None:
-            self._heads = kept_heads(self.fingerprint, self.checkpoint.config)
+            self._heads = kept_heads(self.planner.fingerprint, self.checkpoint.config)
 
     @contextlib.contextmanager
     def _talker(self) -> Iterator[Talker]:
@@ -278,12 +254,3 @@ class Engine(SpeechAPI):
         if self.loaded is None:
             raise HiggsError("The engine is not open. Open it before speaking.")
         return self.loaded
-
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
-        for name, voice in what.voices.items():
-            if voice.codec not in ("", self.checkpoint.codec.config.name):
-                raise HiggsError(
-                    f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with "
-                    "this one. Create it again from its clip."
-                )
-        return SpeechRequest(self._builder, (self.context, self.checkpoint.config.codebooks), what, listener, dialogue)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
 
 from ..core.config import SamplingParams
-from ..prompt.card import ModelCard
 from ..prompt.script import Turn
-from ..prompt.spell_out import spell_out
 from ..speech.decoder import Decoder
 from ..speech.drive import speak
-from ..speech.kept_codes import KeptCodes, SequenceStore
-from ..speech.request import SpeechRequest
+from ..speech.kept_codes import SequenceStore
 from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
@@ -25,15 +23,13 @@ from ..words.attention import Head
 from ..words.estimate import estimate
 from ..words.letters import mark_words
 from ..words.word import Word
+from .planner import Planner
 
 
 class SpeechAPI(ABC):
     """`speak` and `speak_turns` for any decoder."""
 
-    kept: KeptCodes
-    card: ModelCard
-    context: int  # maximum positions of a sequence
-    model: str  # name
+    planner: Planner
 
     @property
     def devices(self) -> int:
@@ -47,6 +43,11 @@ class SpeechAPI(ABC):
     @abstractmethod
     def __exit__(self, *exc: object) -> None:
         """Close, and free what `__enter__` took."""
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Planner`."""
+        return self.planner.fingerprint
 
     def workers(self) -> list[dict[str, object]]:
         """Return machine, process, device and state of each worker of a cluster. Empty without one."""
@@ -74,11 +75,11 @@ class SpeechAPI(ABC):
             {} if voice is None else {"": voice},
             params or SamplingParams(),
             scene,
-            self.kept,
+            None,
             bool(retakes),
             retakes,
         )
-        return self._speak(what, listener, None)
+        return self._speak(what, listener, None, True)
 
     def speak_turns(
         self,
@@ -104,16 +105,9 @@ class SpeechAPI(ABC):
         Raises:
             HiggsError: as `speak` does, and if no turn has words.
         """
-        kept = self.kept if reuse is True else None if reuse is False else reuse
+        kept = None if isinstance(reuse, bool) else reuse
         what = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
-        return self._speak(what, listener, DialogueOptions(even))
-
-    def read_as(self, text: str) -> str:
-        """Return what the model says for a text, as far as its card spells it out; else the text as it is.
-
-        Pronunciations are part of the text: apply them before.
-        """
-        return spell_out(text, self.card.spell_out).text
+        return self._speak(what, listener, DialogueOptions(even), reuse is True)
 
     def heads(self) -> tuple[Head, ...]:
         """Return the attention heads that `words` uses. Empty if there are none."""
@@ -128,18 +122,17 @@ class SpeechAPI(ABC):
         return mark_words((word for chunk in speech.said for word in estimate(speech.wav, chunk)), speech.said)
 
     @torch.inference_mode()
-    def _speak(self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None) -> SpeechResult:
+    def _speak(
+        self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None, is_cached: bool
+    ) -> SpeechResult:
+        """Speak. is_cached: with the planner's own cache of codes."""
         listener = listener or Listener()
-        with (
-            self.decoding(lambda: listener.on_frame and listener.on_frame(0, 1)) as decoder,
-            self.request(what, listener, dialogue) as request,
-        ):
-            speech = speak(request, decoder)
-        return self.with_warnings(speech, what.turns)
-
-    @abstractmethod
-    def knows_tag(self, tag: str) -> bool:
-        """True if the checkpoint follows a control tag, according to its files."""
+        with self.decoding(lambda: listener.on_frame and listener.on_frame(0, 1)) as decoder:
+            planner = self.planner  # servers are found by now
+            what = replace(what, kept=planner.kept) if is_cached else what
+            with planner.request(what, listener, dialogue) as request:
+                speech = speak(request, decoder)
+        return planner.with_warnings(speech, what.turns)
 
     @abstractmethod
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
@@ -154,11 +147,3 @@ class SpeechAPI(ABC):
 
         on_wait() is called while waiting, and may raise. Raises HiggsError if nothing is open.
         """
-
-    @abstractmethod
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
-        """Check the voices and make the request. Raises HiggsError if a voice is of another codec."""
-
-    @abstractmethod
-    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        """Add the warnings of the checkpoint's card and adapters."""

@@ -63,7 +63,7 @@ def serve(
     end.daemon = True
     try:
         card = told_card(engine)
-        what = speaker, VoiceFolder(voices), engine.model, engine.knows_tag
+        what = speaker, VoiceFolder(voices), engine.planner.model, engine.planner.knows_tag
         server = SpeechServer(*what, limits, key, card, engine.workers, HostNames(host, names))
         try:
             with access.access_log() if access_log else contextlib.nullcontext():
@@ -119,5 +119,5 @@ def _stop_signals() -> Iterator[asyncio.Queue]:
 
 def told_card(engine: SpeechAPI) -> ModelCard:
     """Return the model's card with the tags it follows, or None as `tags` if it follows all."""
-    known = tuple(filter(engine.knows_tag, TAGS))
-    return replace(engine.card, tags=None if len(known) == len(TAGS) else known)
+    known = tuple(filter(engine.planner.knows_tag, TAGS))
+    return replace(engine.planner.card, tags=None if len(known) == len(TAGS) else known)

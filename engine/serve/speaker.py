@@ -92,7 +92,7 @@ class SpeakerThread:
     @property
     def most_reference_frames(self) -> int:
         """Maximum frames of a voice that is made from speech."""
-        return most_reference_frames(self._engines[""].context)
+        return most_reference_frames(self._engines[""].planner.context)
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ class SpeakerThread:
         try:
             self._change(self._adapter if item.adapter is None else item.adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
-                stage = Stage(self._rows * self._engine.devices, self._engine.context)
+                stage = Stage(self._rows * self._engine.devices, self._engine.planner.context)
                 with decoder.session(stage) as self._session:
                     self._drive = Drive(self._session)
                     batch = _Batch(self._session, self._drive)
@@ -252,7 +252,7 @@ class SpeakerThread:
             (Turn("", job.text, occurrence=job.index),), job.voices, job.params or SamplingParams(), job.scene
         )
         try:
-            request = self._engine.request(what, Listener(on_audio=job.hear))
+            request = self._engine.planner.request(what, Listener(on_audio=job.hear))
             batch.drive.add(request, (sequences for _, sequences in request.stages()))
         except HiggsError as error:
             job.end(Refused(str(error)))

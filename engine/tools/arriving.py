@@ -73,7 +73,7 @@ def speak_arriving(
 
     Without a voice, the first 3 seconds of speech become the voice of the rest. on_audio(wav [n]): sound as it comes.
     """
-    spoken, following = [], SessionVoice(voice, most_reference_frames(engine.context))
+    spoken, following = [], SessionVoice(voice, most_reference_frames(engine.planner.context))
     for number, text in enumerate(texts):
         voices = {} if following.current is None else {"": following.current}
         turn = Turn("", text, occurrence=number)

@@ -13,6 +13,7 @@ import torch
 from ..checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
 from ..checkpoint.adapter_files import adapters_below, listed
 from ..checkpoint.discover import CONFIG, TOKENIZER, find_checkpoints, missing_parts
+from ..checkpoint.dtypes import auto_dtype, compute_dtype
 from ..checkpoint.find_codec import codec_remedy, find_codec, open_codec
 from ..checkpoint.gguf_file import checkpoint_place, has_file, side_file
 from ..checkpoint.hf_config import Settings
@@ -24,7 +25,6 @@ from ..core.config import DTYPES, VERSION, EngineConfig
 from ..core.errors import HiggsError
 from ..core.optional import versions
 from ..decode.kernels.support import decode_ops
-from ..engines.dtypes import auto_dtype, compute_dtype
 from ..engines.loaded_model import planned_bytes
 from ..files.gguf_header import is_gguf
 from ..files.json_file import FETCH, read_json

@@ -30,7 +30,7 @@ def _share(engine: Engine, fingerprint: list[list], label: str, warning: str, to
     config = engine.config
     precision = engine.dtype, config.weights
     adapters = tuple((str(Path(adapter.path).resolve()), adapter.strength) for adapter in config.adapters)
-    settings = engine.device, precision, engine.context, config.runner, config.memory, together
+    settings = engine.device, precision, engine.planner.context, config.runner, config.memory, together
     key = (engine.checkpoint.folder.resolve(), files, adapters, *settings)
     patcher = _patchers.get(key)
     if patcher is None:

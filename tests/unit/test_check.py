@@ -129,7 +129,7 @@ def speech(engine):
 @pytest.fixture(scope="module")
 def check(engine):
     """check() -> a new check of TEXT."""
-    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.card)
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
     return lambda: ChunkCheck(engine.loaded.talker, builder, engine.heads(), TEXT)
 
 
@@ -178,7 +178,7 @@ def test_a_title_s_sentence_is_heard_as_it_comes(engine):
     text = "The Letter <|prosody:pause|>\n\nIt came with the last boat of October, in the rain. Nobody had expected it."
     params = SamplingParams(seed=3, retries=0)
     codes = engine.speak(text, params=params).codes
-    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.card)
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
     follow = ChunkCheck(engine.loaded.talker, builder, engine.heads(), text)
     free = [stop for stop in range(4, len(codes), 4) if follow.frames_to_hear(codes[:stop]) == stop]
     assert free[-1] > 2 * FRAME_RATE, "beyond the title"

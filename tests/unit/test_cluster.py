@@ -53,7 +53,7 @@ class TestWorker:
 
     @staticmethod
     def asked(config, params=PARAMS):
-        request = Engine(config).request(SpeechInput((Turn("", TEXT),), {}, params), Listener())
+        request = Engine(config).planner.request(SpeechInput((Turn("", TEXT),), {}, params), Listener())
         stage, sequences = next(request.stages())
         return stage, tuple(enumerate(sequences))
 

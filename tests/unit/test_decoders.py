@@ -267,7 +267,7 @@ def test_a_clip_is_encoded_while_others_speak(two):
     what = SpeechInput((Turn("", TEXT),), {"": alone}, PARAMS)
     with torch.inference_mode(), two.api.decoding() as decoder, decoder.session(Stage(4, 400)) as session:
         drive = Drive(session)
-        request = two.api.request(what, Listener())
+        request = two.api.planner.request(what, Listener())
         drive.add(request, (sequences for _, sequences in request.stages()))
         voices = [session.encode_voice(ReferenceClip(*two.clip(), "What it says.")) for _ in range(2)]
         for ended in drive:

@@ -23,7 +23,7 @@ class Calls:
     def __call__(self, text, voice=None, params=PARAMS, listens=False):
         heard = []
         what = SpeechInput((Turn("", text),), {"": voice} if voice else {}, params)
-        request = self.engine.request(what, Listener(on_audio=heard.append if listens else None))
+        request = self.engine.planner.request(what, Listener(on_audio=heard.append if listens else None))
         self.drive.add(request, (sequences for _, sequences in request.stages()))
         self.heard[request] = heard
         return request

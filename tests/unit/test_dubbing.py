@@ -102,6 +102,7 @@ class Spoken:
 
     def __init__(self, knows=True, slow=1.0):
         self.calls, self.knows, self.slow = [], knows, slow
+        self.planner = self
 
     def knows_tag(self, tag):
         return self.knows and "speed" in tag
@@ -472,8 +473,8 @@ class TestFilmFiles:
 
 
 def test_an_engine_knows_the_tags_of_its_checkpoint(engine):
-    assert engine.knows_tag("<|prosody:speed_fast|>") and not engine.knows_tag("<|emotion:awe|>")
-    assert not engine.knows_tag("<|prosody:speed_sideways|>")
-    engine.card, card = types.SimpleNamespace(tags=None), engine.card
-    assert engine.knows_tag("<|emotion:awe|>")
-    engine.card = card
+    assert engine.planner.knows_tag("<|prosody:speed_fast|>") and not engine.planner.knows_tag("<|emotion:awe|>")
+    assert not engine.planner.knows_tag("<|prosody:speed_sideways|>")
+    engine.planner.card, card = types.SimpleNamespace(tags=None), engine.planner.card
+    assert engine.planner.knows_tag("<|emotion:awe|>")
+    engine.planner.card = card

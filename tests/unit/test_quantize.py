@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, QUANTIZED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.checkpoint.dtypes import auto_dtype
 from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
-from higgs_tts.engine.engines.dtypes import auto_dtype
 from higgs_tts.engine.talker.quantize import BLOCK
 from higgs_tts.engine.talker.weight import FORMATS, SCRATCH, Weight, scratch_bytes
 

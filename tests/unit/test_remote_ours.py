@@ -82,8 +82,8 @@ def test_two_addresses_share_the_work(served, monkeypatch):
 
 
 def test_the_server_s_model_card_is_used(remote):
-    assert remote.card == ModelCard(("en",), ("<|prosody:pause|>",), True)
-    assert remote.knows_tag("<|prosody:pause|>") and not remote.knows_tag("<|emotion:awe|>")
+    assert remote.planner.card == ModelCard(("en",), ("<|prosody:pause|>",), True)
+    assert remote.planner.knows_tag("<|prosody:pause|>") and not remote.planner.knows_tag("<|emotion:awe|>")
     speech = remote.speak("Look <|emotion:awe|>at that.", params=PARAMS)
     assert any("has not learned <|emotion:awe|>" in warning for warning in speech.warnings)
 

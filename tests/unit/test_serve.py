@@ -355,7 +355,7 @@ class TestStarting:
 
     def test_a_model_in_the_current_folder_has_a_name(self, monkeypatch):
         monkeypatch.chdir(EMBEDDED)
-        assert Engine(EngineConfig(".", device="cpu")).model == EMBEDDED.name
+        assert Engine(EngineConfig(".", device="cpu")).planner.model == EMBEDDED.name
 
     def test_a_missing_folder_is_refused(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):

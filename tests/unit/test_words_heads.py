@@ -99,7 +99,7 @@ def test_a_random_checkpoint_has_no_aligning_heads_and_its_words_are_estimated(k
 
 def test_the_guided_heads_of_the_embedded_talker_are_found_by_its_speech(cache):
     with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
-        engine.card = replace(engine.card, word_heads=None)
+        engine.planner.card = replace(engine.planner.card, word_heads=None)
         found = engine.heads()
         assert {(head.layer, head.head) for head in found} == {(1, 0), (2, 0)}
         assert all(abs(head.lag) <= 1 for head in found)

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import ray
@@ -15,11 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from ...core.config import EngineConfig
 from ...core.errors import HiggsError
-from ...prompt.script import Turn
 from ...speech.decoder import Stage
-from ...speech.request import SpeechRequest
-from ...speech.result import SpeechResult
-from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ...voice.clip import Wave
 from ...voice.voice import Voice
 from ..engine import Engine
@@ -68,10 +64,7 @@ class Cluster(SpeechAPI):
         if config.device not in _DEVICES:
             raise HiggsError(f"The device is {config.device}, but Ray picks the device for each worker. Omit --device.")
         self._config, self._address, self._workers = config, address, workers
-        # Builds prompts only, which takes headers but no device.
-        self._planner = Engine(replace(config, device="cpu", runner="auto"))
-        planner = self._planner
-        self.kept, self.card, self.context, self.model = planner.kept, planner.card, planner.context, planner.model
+        self.planner = Engine(replace(config, device="cpu", runner="auto")).planner
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
@@ -122,18 +115,9 @@ class Cluster(SpeechAPI):
                 continue
         raise self.seats.none_left()
 
-    def knows_tag(self, tag: str) -> bool:
-        return self._planner.knows_tag(tag)
-
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[RayPool]:
         yield self._pool
-
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
-        return self._planner.request(what, listener, dialogue)
-
-    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        return self._planner.with_warnings(speech, turns)
 
 
 def _join(address: str, workers: int):

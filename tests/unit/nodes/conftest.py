@@ -90,6 +90,7 @@ class FakeEngine:
 
     def __init__(self, fails=None):
         self.opened, self.trimmed, self.fails, self.calls = False, False, fails, []
+        self.planner = self  # both are played by this fake
 
     @property
     def held_bytes(self):

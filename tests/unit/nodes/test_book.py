@@ -172,7 +172,7 @@ def test_a_script_finds_its_voices(run, library):
     run(text="Ben = cleo\nAda = 1\n\n" + script, script=True, voices={"voice_1": OTHER})
     ((_, voices, *_),) = run.calls
     assert voices["Ben"].transcript == "One." and voices["Ada"] is OTHER
-    run.engine.card = types.SimpleNamespace(one_voice=True)
+    run.engine.planner.card = types.SimpleNamespace(one_voice=True)
     run(text=script, script=True)
     assert len({voice.name for voice in run.calls[-1][1].values()}) == 2
 

@@ -282,7 +282,7 @@ def test_voices_are_matched_as_in_a_dialogue(run, library, load_module):
     run("speaker,text\nAda,One.\nBen,Two.\nAda,Three.", voices={"voice_2": OTHER, "voice_3": VOICE}, folder="b")
     ((turns, given, *_),) = run.calls
     assert [given[turn.speaker] for turn in turns] == [OTHER, VOICE, OTHER]
-    run.engine.card = types.SimpleNamespace(one_voice=True)
+    run.engine.planner.card = types.SimpleNamespace(one_voice=True)
     run("speaker,text\nAda,One.\nBen,Two.", folder="c")
     ((turns, given, *_),) = run.calls
     clips = [path.stem for path in load_module("library.voice_folders").built_in_voices()]

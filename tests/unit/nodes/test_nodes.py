@@ -590,7 +590,7 @@ class TestDialogue:
         assert "Warning" not in info
 
     def test_a_clip_in_use_is_given_to_no_other_speaker(self, run):
-        run.engine.card = types.SimpleNamespace(one_voice=True)
+        run.engine.planner.card = types.SimpleNamespace(one_voice=True)
         voices = {"voice_1": replace(VOICE, name="amber"), "voice_2": replace(OTHER, name="Oliver")}
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nCleo: Three.", voices=voices)
         assert [voice.name for voice in given.values()] == ["amber", "Oliver", "clara"]
@@ -622,7 +622,7 @@ class TestDialogue:
     def test_a_one_voice_model_gets_built_in_clips_for_missing_voices(self, run, load_module):
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
         assert given == {}
-        run.engine.card = types.SimpleNamespace(one_voice=True)
+        run.engine.planner.card = types.SimpleNamespace(one_voice=True)
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
         clips = [path.stem for path in load_module("library.voice_folders").built_in_voices()]
         assert [voice.name for voice in given.values()] == clips[:2] and list(given) == ["Anna", "Tom"]

@@ -176,7 +176,7 @@ def test_the_help_reads_a_script_as_the_run_does(look, line, marked):
     script = LOU.format(line)
     told = look(script, "script")
     with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
-        dialogue = read_dialogue(script, knows_tag=engine.knows_tag)
+        dialogue = read_dialogue(script, knows_tag=engine.planner.knows_tag)
         quick = SamplingParams(max_frames=2, retries=0, check=False)
         warnings = [*engine.speak_turns(dialogue.turns, params=quick).warnings, *dialogue.warnings]
     assert {script[hint["start"] : hint["stop"]] for hint in told["hints"]} == {"[sighs]", "<b>", "</b>", *marked}

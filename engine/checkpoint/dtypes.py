@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..checkpoint.load import Checkpoint, require_quantizable, talker_sizes
 from ..core.errors import HiggsError
 from ..talker.weight import KEPT_BY
+from .load import Checkpoint, require_quantizable, talker_sizes
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # GPU bytes needed beside bf16 weights: cache, codec, CUDA context, temporary memory of prompts and clips, the desktop.
