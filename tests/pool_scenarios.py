@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from higgs_tts.engine import HiggsError
 from higgs_tts.engine.core.sequence import Sequence
-from higgs_tts.engine.engines.pool import Member, Pool
-from higgs_tts.engine.engines.pool_session import PoolSession
+from higgs_tts.engine.engines.pool.pool import Member, Pool
+from higgs_tts.engine.engines.pool.session import PoolSession
 from higgs_tts.engine.speech.decoder import Heard, SessionReport
 
 SAMPLES, PARTS, SEQUENCES = 2, 3, 32  # samples of a part, parts of the longest sequence, and sequences at most

@@ -23,13 +23,13 @@ SPEECH = "/v1/audio/speech"
 @contextlib.contextmanager
 def running(engine, voices=None, **given):
     """Yield (port, speaker) of our server in a thread."""
-    with running_loop(engine, voices, **given) as (port, speaker, _):
+    with running_loop(engine, voices, **given) as (port, speaker, _, _):
         yield port, speaker
 
 
 @contextlib.contextmanager
 def running_loop(engine, voices=None, adapted=MappingProxyType({}), **given):
-    """Yield (port, speaker, event loop) of our server in a thread."""
+    """Yield (port, speaker, event loop, kill) of our server in a thread. kill(): drop all calls, and take no more."""
     from aiohttp import web
     from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
@@ -43,8 +43,12 @@ def running_loop(engine, voices=None, adapted=MappingProxyType({}), **given):
     listener = loop.run_until_complete(server.connections.listen(runner.server, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
+
+    def kill():
+        loop.call_soon_threadsafe(lambda: (listener.close(), server.connections.abort()))
+
     try:
-        yield listener.sockets[0].getsockname()[1], speaker, loop
+        yield listener.sockets[0].getsockname()[1], speaker, loop, kill
     finally:
         loop.call_soon_threadsafe(listener.close)
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)

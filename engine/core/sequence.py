@@ -41,6 +41,7 @@ class Sequence:
     text: str = ""
     spoken_text: str = ""  # the text as the model says it
     voice: object | None = None  # a Voice
+    scene: str | None = None  # as asked for
     params: SamplingParams = field(default_factory=SamplingParams)  # including the seed
     index: int = 0  # position in the request; part of the noise counter, so sequences with the same seed differ
     expected: int = 0  # estimated frames

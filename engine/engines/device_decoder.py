@@ -18,7 +18,7 @@ from ..decode.prefix_cache import PrefixCache
 from ..decode.scheduler import Outputs, Scheduler
 from ..device.memory import Peak
 from ..device.threads import is_slow
-from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage
+from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage, run_into
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.check import ChunkCheck
@@ -229,14 +229,6 @@ class DeviceSession:
             self._scheduler.__exit__()
         self._sounds.clear()
         self._checks.clear()
-
-
-def run_into(future: Future, work: Callable[[], object]) -> None:
-    """Run a future's work now. HiggsError and out-of-memory errors become the future's."""
-    try:
-        future.set_result(work())
-    except (HiggsError, torch.cuda.OutOfMemoryError) as error:
-        future.set_exception(error)
 
 
 def _is_in_order(loaded: LoadedModel) -> bool:

@@ -18,16 +18,16 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
 from ..device.device import devices_of
 from ..device.threads import one_thread
-from ..speech.decoder import ReferenceClip, SessionReport, Stage
+from ..speech.decoder import ReferenceClip, SessionReport, Stage, run_into
 from ..speech.result import SpeechResult
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
 from ..words.word import Word
-from .device_decoder import DeviceSession, TooSmall, run_into
+from .device_decoder import DeviceSession, TooSmall
 from .engine import Engine
-from .pool import Member, Pool
-from .pool_session import TICK, PoolSession
+from .pool.pool import Member, Pool
+from .pool.session import TICK, PoolSession
 from .speech_api import SpeechAPI
 
 
@@ -50,6 +50,11 @@ class Engines(SpeechAPI):
     @property
     def devices(self) -> int:
         return sum(engine.opened for engine in self._engines)
+
+    @property
+    def kind(self) -> str:
+        kinds = {engine.kind for engine in self._engines}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def __enter__(self) -> Engines:
         with contextlib.ExitStack() as stack:

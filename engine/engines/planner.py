@@ -26,7 +26,8 @@ from ..voice.voice import Voice
 class Planner(ABC):
     """Plans text for one model.
 
-    kept: codes that it has spoken. context: maximum positions of a sequence. model: its name. codebooks: of its codes.
+    kept: codes that it has spoken. context: maximum positions of a sequence. model: its name. codebooks:
+    of its codes. codec: of its voices.
     """
 
     kept: KeptCodes
@@ -34,6 +35,7 @@ class Planner(ABC):
     context: int
     model: str
     codebooks: int
+    codec: str
     prompts: Prompts
 
     @property
@@ -100,6 +102,7 @@ class CheckpointPlanner(Planner):
         self.kept, self.card = KeptCodes(), read_card(checkpoint.folder)
         self.context = min(config.context, checkpoint.config.max_context)
         self.model, self.codebooks = checkpoint.folder.resolve().name, checkpoint.config.codebooks
+        self.codec = checkpoint.codec.config.name
         self.prompts = self.builder = PromptBuilder(checkpoint.tokenizer, checkpoint.config, self.card)
 
     @property
@@ -111,7 +114,7 @@ class CheckpointPlanner(Planner):
         return self.builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
 
     def check_voice(self, name: str, voice: Voice) -> None:
-        if voice.codec not in ("", self._checkpoint.codec.config.name):
+        if voice.codec not in ("", self.codec):
             raise HiggsError(
                 f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with this "
                 "one. Create it again from its clip."

@@ -45,6 +45,11 @@ class SpeechAPI(ABC):
         """Close, and free what `__enter__` took."""
 
     @property
+    def kind(self) -> str:
+        """Kind of its devices: of one kind, they make the same samples. Empty if they are of several."""
+        return ""
+
+    @property
     def fingerprint(self) -> str:
         """See `Planner`."""
         return self.planner.fingerprint

@@ -111,7 +111,7 @@ class PromptBuilder:
         self._write(writer, self._read(writer, text, voice).text, voice, scene, tuple(turns))
         sequence = writer.finish()
         sequence.text, sequence.spoken_text, sequence.voice = text, spoken, voice
-        sequence.params, sequence.index = params, index
+        sequence.params, sequence.index, sequence.scene = params, index, scene
         sequence.bounds, sequence.expected = bounds_of(spoken), estimate_frames(spoken)
         return sequence
 

@@ -11,10 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+import torch
 from aiohttp import web
 
 from ..core.config import SAMPLE_RATE, CallLimits
 from ..core.errors import HiggsError
+from ..engines.remote import wire
 from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
 from ..voice.voice import Voice
@@ -22,18 +24,19 @@ from .access import CALL, DISCONNECTED, Handler, accounting
 from .batch import MOST_VALUES, batch_body, read_batch, spoken, unspoken
 from .bodies import MOST_BYTES, beside, check_head, most_text, parse_form, parse_json
 from .calls import DEFAULT_VOICE, BadCall, Call, bounded, read_call
+from .chunks import ChunkCalls
 from .clips import CallVoices
 from .connections import SPARE, CallerConnections, Connection
 from .errors import FAILURES, LOG, failure
 from .hosts import HostNames, check_page
 from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
-from .speaker import SpeakerThread, SpeechJob
+from .speaker import SpeakerJob, SpeakerThread, SpeechJob
 from .streams import EventStream, RawStream, answer_headers, finish_reason, send_whole
 from .text_session import read_session
 from .text_stream import TextStreams
 from .timestamps import word_headers, word_times
-from .unread import Said, UnreadSpeech
+from .unread import Said, UnreadSpeech, WirePart
 from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
@@ -74,6 +77,7 @@ class SpeechServer:
             *(self._say, self._voice_of, read, most, speaker.most_reference_frames, self._metrics.failed),
             word_times=self._word_times,
         )
+        self._chunks = ChunkCalls(speaker, self._call_voices, most)
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
     def stop(self) -> None:
@@ -100,6 +104,8 @@ class SpeechServer:
                 web.post("/v1/audio/speech/batch", self._batch),
                 web.get("/v1/audio/speech/stream", self._text_stream),
                 web.get("/v1/audio/speech/{id}", self._end_of),
+                web.post(wire.CHUNK, self._chunk),
+                web.post(wire.VOICE, self._encode),
                 web.get("/v1/audio/voices", self._list_voices),
                 web.post("/v1/audio/voices", self._add_voice),
                 web.delete("/v1/audio/voices/{name}", self._delete_voice),
@@ -146,21 +152,18 @@ class SpeechServer:
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows
-        changes = self._speaker.changes
-        text = self._metrics.text(changes, calls_open=self.calls, rows_running=running, rows_waiting=waiting)
+        now = {"calls_open": self.calls, "rows_running": running, "rows_waiting": waiting}
+        text = self._metrics.text(self._speaker.changes, **now)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, request: web.Request) -> web.Response:
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": OWNER}
-        card = self._card
-        model["higgs_tts"] = {
-            "languages": card.languages,
-            "tags": card.tags,
-            "one_voice": card.one_voice,
-            "spell_out": card.spell_out,
-        }
-        adapted = [model | {"id": self._called(name), "parent": self.model} for name in self._speaker.adapters]
-        return web.json_response({"object": "list", "data": [model, *adapted]})
+        about = {name: getattr(self._card, name) for name in ("languages", "tags", "one_voice", "spell_out")}
+        names = "", *self._speaker.adapters
+        own = await asyncio.to_thread(lambda: [about | {"wire": self._chunks.told(name)} for name in names])
+        listed = [model | {"id": self._called(name), "higgs_tts": told} for name, told in zip(names, own, strict=True)]
+        listed[1:] = [one | {"parent": self.model} for one in listed[1:]]
+        return web.json_response({"object": "list", "data": listed})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
         names = dict.fromkeys([DEFAULT_VOICE, *await asyncio.to_thread(self._voices.names)])
@@ -198,21 +201,33 @@ class SpeechServer:
             voice = await self._voice_of(call)
             call = replace(call, clip=None)
             connection.release()
-            headers = answer_headers(self._called(self._adapter_of(call)), call.ignored)
+            headers = answer_headers(self._called(self._adapter_of(call.model)), call.ignored)
             headers |= {"X-Voice-Warnings": " ".join(voice.warnings)} if voice and voice.warnings else {}
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             async with self._whole(connection, call, voice, CALL.get().began) as said:
                 body = await asyncio.to_thread(encoded, said.wav, call.format)
-                headers |= {
-                    "X-Finish-Reason": finish_reason(said),
-                    "X-Check": said.outcome,
-                    "Content-Type": FORMATS[call.format],
-                }
+                headers |= {"X-Finish-Reason": finish_reason(said), "X-Check": said.outcome}
+                headers["Content-Type"] = FORMATS[call.format]
                 headers |= word_headers(await self._word_times(call, said)) if call.word_timestamps else {}
                 connection.hold(len(body))
             del said
             return await send_whole(request, body, headers)
+
+    async def _chunk(self, request: web.Request) -> web.StreamResponse:
+        connection = self.connections.of(request)
+        order = await self._body(request, self._chunks.read, self._chunks.most_bytes)
+        with self._one_call():
+            adapter, told = self._adapter_of(order.model), UnreadSpeech(connection)
+            job = await self._chunks.job(order, adapter, told)
+            connection.release()
+            parts = self._told(told, job, CALL.get().began)
+            return await self._chunks.answer(request, self._called(adapter), told, parts)
+
+    async def _encode(self, request: web.Request) -> web.Response:
+        data = await self.connections.of(request).body(request)
+        with self._one_call():
+            return web.Response(body=await self._chunks.encode(data), content_type=wire.MEDIA)
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
         with self._one_call():
@@ -255,30 +270,28 @@ class SpeechServer:
     def _read(self, body: object) -> Call:
         return read_call(body, self._limits.max_characters, self._knows_tag)
 
-    def _adapter_of(self, call: Call) -> str:
-        """Return the adapter that a call's model names, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.
+    def _adapter_of(self, model: str) -> str:
+        """Return the adapter that a model's name has, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.
 
         Any other name is the model without an adapter, since programs send those of OpenAI.
         """
-        name, _, adapter = call.model.rpartition(":")
+        name, _, adapter = model.rpartition(":")
         if adapter in self._speaker.adapters:
             return adapter
         if name == self.model and self._speaker.adapters:
             known = ", ".join(map(self._called, ("", *self._speaker.adapters)))
-            raise BadCall(
-                f"there is no model {call.model[:80]!r}. Known models: {known}.", "model", 404, "model_not_found"
-            )
+            raise BadCall(f"there is no model {model[:80]!r}. Known models: {known}.", "model", 404, "model_not_found")
         return ""
 
     def _called(self, adapter: str) -> str:
         return f"{self.model}:{adapter}" if adapter else self.model
 
     async def _voice_of(self, call: Call) -> Voice | None:
-        self._adapter_of(call)
+        self._adapter_of(call.model)
         return await self._call_voices.of(call)
 
     async def _word_times(self, call: Call, said: SpeechResult) -> list[dict] | None:
-        return await word_times(self._speaker, self._adapter_of(call), said)
+        return await word_times(self._speaker, self._adapter_of(call.model), said)
 
     @contextlib.asynccontextmanager
     async def _whole(
@@ -303,15 +316,14 @@ class SpeechServer:
                         await stream.end(said)
                     else:
                         await stream.hear(said)
-        except ConnectionResetError:  # the caller disconnected, and this task was not cancelled yet
-            self._keep_end(headers, "error")
-            CALL.get().kind = DISCONNECTED
-        except FAILURES as error:
-            if not stream.has_begun:
+        except (ConnectionResetError, *FAILURES) as error:  # a reset: disconnected, and the task is not cancelled yet
+            is_gone = isinstance(error, ConnectionResetError)
+            if not (is_gone or stream.has_begun):
                 raise
-            CALL.get().kind = failure(error).kind
+            CALL.get().kind = DISCONNECTED if is_gone else failure(error).kind
             self._keep_end(headers, "error")
-            await stream.fail(str(error))
+            if not is_gone:
+                await stream.fail(str(error))
         return stream.answer
 
     def _keep_end(self, headers: Mapping[str, str], reason: str):
@@ -327,13 +339,29 @@ class SpeechServer:
         connection: holds what was spoken, until the next is asked for. began: the loop's time from which first sound
         and the limit of seconds count, if not from now.
         """
-        loop, limit = asyncio.get_running_loop(), self._limits.max_seconds
+        loop = asyncio.get_running_loop()
         began = loop.time() if began is None else began
-        late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
         voices, told = {} if voice is None else {"": voice}, UnreadSpeech(connection)
         hear = told.hear if listens else None
-        what = voices, call.params, call.scene, hear, call.index, self._adapter_of(call)
-        job = SpeechJob(call.text, told.tell, *what)
+        what = voices, call.params, call.scene, hear, call.index, self._adapter_of(call.model)
+        heard = 0
+        async with contextlib.aclosing(self._told(told, SpeechJob(call.text, told.tell, *what), began)) as spoken:
+            async for said in spoken:
+                assert not isinstance(said, WirePart)
+                if isinstance(said, SpeechResult):
+                    self._call_voices.remember(said)
+                    self._metrics.spoke(0.0 if listens else said.seconds)
+                else:
+                    if not heard:
+                        self._metrics.first_sound(loop.time() - began)
+                    heard += len(said)
+                    self._metrics.spoke(len(said) / SAMPLE_RATE)
+                yield said
+
+    async def _told(self, told: UnreadSpeech, job: SpeakerJob, began: float) -> AsyncGenerator[Said | WirePart, None]:
+        """Speak a job, and yield what it tells until the last. Closing the generator drops the job."""
+        loop, limit = asyncio.get_running_loop(), self._limits.max_seconds
+        late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
         self._speaker.speak(job)
 
         def end_late():
@@ -342,21 +370,15 @@ class SpeechServer:
 
         timer = loop.call_at(began + limit, end_late) if limit else None
         try:
-            heard = 0
             while True:
                 said = await told.get()
                 if isinstance(said, BaseException):
                     raise said if isinstance(said, FAILURES) else HiggsError(str(said))
-                if isinstance(said, SpeechResult):
-                    self._call_voices.remember(said)
-                    self._metrics.spoke(said.seconds if not listens else 0.0)
-                    yield said
-                    return
-                if not heard:
-                    self._metrics.first_sound(loop.time() - began)
-                heard += len(said)
-                self._metrics.spoke(len(said) / SAMPLE_RATE)
+                if isinstance(said, WirePart):
+                    self._metrics.spoke(said.samples / SAMPLE_RATE)
                 yield said
+                if not isinstance(said, torch.Tensor) and getattr(said, "is_last", True):
+                    return
         finally:
             told.close()
             if timer is not None:

@@ -50,7 +50,11 @@ class CallVoices:
         """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
         if call.clip:
             return await self._cloned(call.clip)
-        if (found := await asyncio.to_thread(self._folder.found, call.voice)) is None:
+        return await self.named(call.voice)
+
+    async def named(self, name: str) -> Voice | None:
+        """Return a voice by its name. None: the model's own. Raises BadCall for an unknown name."""
+        if (found := await asyncio.to_thread(self._folder.found, name)) is None:
             return None
         path, voice = found
         if voice is None:

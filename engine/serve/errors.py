@@ -52,5 +52,5 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, Refused):
         return Failure(str(error), 400, "input")
     if isinstance(error, torch.OutOfMemoryError):
-        return Failure(_NO_MEMORY, 503, None, "overloaded")
+        return Failure(_NO_MEMORY, 503, None, "out_of_memory")
     return Failure(str(error), 500)

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from ..core.config import SamplingParams
 from ..core.errors import HiggsError
+from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
 from ..speech.decoder import ReferenceClip, Session, Stage
-from ..speech.drive import Drive, Ended
-from ..speech.request import SpeechRequest
+from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
-_ROWS = 64  # more would make each step longer, also for few callers
+ROWS = 64  # more would make each step longer, also for few callers
 _IDLE = 30.0  # idle seconds until the batch frees its memory
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
 
@@ -48,6 +48,25 @@ class SpeechJob:
     index: int = 0
     adapter: str = ""
 
+    def begin(self, planner: Planner) -> tuple[Driven, Stages]:
+        """Make the request and its stages. Raises HiggsError if the text cannot be spoken."""
+        turns = (Turn("", self.text, occurrence=self.index),)
+        what = SpeechInput(turns, self.voices, self.params or SamplingParams(), self.scene)
+        request = planner.request(what, Listener(on_audio=self.hear))
+        return request, (sequences for _, sequences in request.stages())
+
+
+class SpeakerJob(Protocol):
+    """What the speaker's thread speaks, such as a `SpeechJob`."""
+
+    @property
+    def adapter(self) -> str: ...
+
+    def begin(self, planner: Planner) -> tuple[Driven, Stages]: ...
+
+    @property
+    def end(self) -> Callable[[Any], None]: ...
+
 
 class Refused(HiggsError):
     """The text cannot be spoken: it has no word, or does not fit."""
@@ -64,26 +83,33 @@ class _Item(NamedTuple):
     do: Callable[[_Batch], None]
     fail: Callable[[BaseException], None]
     adapter: str | None = None  # None: whichever is open
-    job: SpeechJob | None = None
+    job: SpeakerJob | None = None
 
 
 class SpeakerThread:
     """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open unless a LoRA took turns.
 
-    rows: maximum on each device; fewer if memory is short. adapted: engines of the same model with a LoRA each, by
+    rows: maximum on each device; fewer if memory is short. shared: other machines speak chunks of the same texts, whose
+    codes must be the same. adapted: engines of the same model with a LoRA each, by
     name. One engine is open at a time. Jobs of the others wait in the order in which the first of each came: the open
     one takes no more jobs after `TURN`, finishes those that it has, and is closed.
     """
 
-    def __init__(self, engine: SpeechAPI, rows: int = _ROWS, adapted: Mapping[str, SpeechAPI] = MappingProxyType({})):
-        self._engines, self._rows = {"": engine, **adapted}, rows
+    def __init__(
+        self,
+        engine: SpeechAPI,
+        rows: int = ROWS,
+        adapted: Mapping[str, SpeechAPI] = MappingProxyType({}),
+        shared: bool = False,
+    ):
+        self.engines, self._rows, self._shared = {"": engine, **adapted}, rows, shared
         self._adapter, self._is_open, self.changes = "", True, 0  # of the engine that is open, or was last
         self._waiting: dict[str, list[_Item]] = {}  # by adapter
         self._began = 0.0  # of the adapter's turn
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self.broken: BaseException | None = None  # error that ended the thread
-        self._spoken: dict[SpeechRequest, SpeechJob] = {}
-        self._requests: dict[SpeechJob, SpeechRequest] = {}
+        self._spoken: dict[Driven, SpeakerJob] = {}
+        self._requests: dict[SpeakerJob, Driven] = {}
         self._session: Session | None = None
         self._drive: Drive | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
@@ -92,12 +118,12 @@ class SpeakerThread:
     @property
     def most_reference_frames(self) -> int:
         """Maximum frames of a voice that is made from speech."""
-        return most_reference_frames(self._engines[""].planner.context)
+        return most_reference_frames(self.engines[""].planner.context)
 
     @property
     def adapters(self) -> tuple[str, ...]:
         """Names of the adapters that jobs may have."""
-        return tuple(filter(None, self._engines))
+        return tuple(filter(None, self.engines))
 
     @property
     def speaking(self) -> int:
@@ -109,11 +135,11 @@ class SpeakerThread:
         """Number of chunks being spoken, and of those that wait. Thread-safe."""
         return (0, 0) if (drive := self._drive) is None else drive.rows
 
-    def speak(self, job: SpeechJob) -> None:
+    def speak(self, job: SpeakerJob) -> None:
         """Add a job."""
         self._put(lambda batch: self._add(batch, job), job.end, job.adapter, job)
 
-    def drop(self, job: SpeechJob) -> None:
+    def drop(self, job: SpeakerJob) -> None:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
         self._put(lambda batch: self._drop(batch, job), lambda error: None)
 
@@ -174,7 +200,7 @@ class SpeakerThread:
 
     @property
     def _engine(self) -> SpeechAPI:
-        return self._engines[self._adapter]
+        return self.engines[self._adapter]
 
     def _next(self) -> _Item | None:
         """Return the item that has waited for its adapter the longest, or else the next one that comes."""
@@ -204,7 +230,8 @@ class SpeakerThread:
         try:
             self._change(self._adapter if item.adapter is None else item.adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
-                stage = Stage(self._rows * self._engine.devices, self._engine.planner.context)
+                rows = self._rows * self._engine.devices
+                stage = Stage(rows, self._engine.planner.context, shared=self._shared)
                 with decoder.session(stage) as self._session:
                     self._drive = Drive(self._session)
                     batch = _Batch(self._session, self._drive)
@@ -247,19 +274,16 @@ class SpeakerThread:
         else:
             self._waiting.setdefault(item.adapter, []).append(item)
 
-    def _add(self, batch: _Batch, job: SpeechJob):
-        what = SpeechInput(
-            (Turn("", job.text, occurrence=job.index),), job.voices, job.params or SamplingParams(), job.scene
-        )
+    def _add(self, batch: _Batch, job: SpeakerJob):
         try:
-            request = self._engine.planner.request(what, Listener(on_audio=job.hear))
-            batch.drive.add(request, (sequences for _, sequences in request.stages()))
+            request, stages = job.begin(self._engine.planner)
+            batch.drive.add(request, stages)
         except HiggsError as error:
             job.end(Refused(str(error)))
             return
         self._spoken[request], self._requests[job] = job, request
 
-    def _drop(self, batch: _Batch, job: SpeechJob):
+    def _drop(self, batch: _Batch, job: SpeakerJob):
         if request := self._requests.pop(job, None):
             del self._spoken[request]
             batch.drive.drop(request)

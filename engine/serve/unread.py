@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from ..speech.result import SpeechResult
 from .connections import Connection
 
+
+class WirePart(NamedTuple):
+    """A part of the answer to a client of ours, as it is sent. samples: how many it has."""
+
+    data: bytes
+    samples: int
+    is_last: bool
+
+
 Said = torch.Tensor | SpeechResult
-Made = torch.Tensor | Callable[[], SpeechResult] | BaseException
+Made = torch.Tensor | WirePart | Callable[[], SpeechResult] | BaseException
 
 
 class UnreadSpeech:
@@ -41,13 +51,13 @@ class UnreadSpeech:
             self._hold(_bytes_of(what))
             self._queue.put_nowait(what)
 
-    async def get(self) -> Said | BaseException:
+    async def get(self) -> Said | WirePart | BaseException:
         """Return what comes next. What was returned before is held no more."""
         self._hold(-self._given)
         self._given = 0
         what = await self._queue.get()
         self._given = _bytes_of(what)
-        if isinstance(what, (torch.Tensor, BaseException)):
+        if isinstance(what, (torch.Tensor, WirePart, BaseException)):
             return what
         made = await asyncio.to_thread(what)
         self._given = made.wav.nbytes
@@ -65,4 +75,4 @@ class UnreadSpeech:
 
 
 def _bytes_of(what: Made) -> int:
-    return what.nbytes if isinstance(what, torch.Tensor) else 0
+    return what.nbytes if isinstance(what, torch.Tensor) else len(what.data) if isinstance(what, WirePart) else 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
 
+from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..voice.clip import Wave
 from ..voice.voice import Voice
@@ -91,3 +92,11 @@ class Decoder(Protocol):
     def session(self, stage: Stage) -> AbstractContextManager[Session]:
         """Return a context manager that holds a stage's memory and decodes it."""
         ...
+
+
+def run_into(future: Future, work: Callable[[], object]) -> None:
+    """Run a future's work now. HiggsError and out-of-memory errors become the future's."""
+    try:
+        future.set_result(work())
+    except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+        future.set_exception(error)

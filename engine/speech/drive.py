@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -17,10 +17,21 @@ from .result import SpeechResult
 Stages = Iterator[list[Sequence]]
 
 
+class Driven(Protocol):
+    """What the loop drives, such as a `SpeechRequest`."""
+
+    @property
+    def is_settled(self) -> bool: ...
+
+    def hear(self, heard: Heard) -> list[Sequence]: ...
+
+    def result(self) -> object: ...
+
+
 class Ended(NamedTuple):
     """A finished request: complete if `error` is None."""
 
-    request: SpeechRequest
+    request: Driven
     error: BaseException | None
 
 
@@ -32,8 +43,8 @@ class Drive:
 
     def __init__(self, session: Session):
         self._session = session
-        self._stages: dict[SpeechRequest, Stages] = {}
-        self._owners: dict[Sequence, SpeechRequest] = {}
+        self._stages: dict[Driven, Stages] = {}
+        self._owners: dict[Sequence, Driven] = {}
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -47,13 +58,13 @@ class Drive:
         running = sum(sequence.num_frames > 0 for sequence in owned)
         return running, len(owned) - running
 
-    def add(self, request: SpeechRequest, stages: Stages) -> None:
+    def add(self, request: Driven, stages: Stages) -> None:
         """Start a request. Raises HiggsError if it has no words or a prompt does not fit."""
         first = next(stages)
         self._stages[request] = stages
         self._submit(request, first, next(self._numbers))
 
-    def drop(self, request: SpeechRequest) -> None:
+    def drop(self, request: Driven) -> None:
         """Cancel a request. It yields nothing more."""
         self._stages.pop(request, None)
         dropped = [sequence for sequence, owner in self._owners.items() if owner is request]
@@ -85,7 +96,7 @@ class Drive:
             return Ended(request, error.with_traceback(None))  # its frames would keep what was heard
         return None
 
-    def _advance(self, request: SpeechRequest, caller: int) -> bool:
+    def _advance(self, request: Driven, caller: int) -> bool:
         """Begin the request's next stage. True if there is none left."""
         sequences = next(self._stages[request], None)
         if sequences is None:
@@ -94,7 +105,7 @@ class Drive:
         self._submit(request, sequences, caller)
         return False
 
-    def _submit(self, request: SpeechRequest, sequences: list[Sequence], caller: int):
+    def _submit(self, request: Driven, sequences: list[Sequence], caller: int):
         for sequence in sequences:
             sequence.caller = caller
             self._owners[sequence] = request

@@ -100,7 +100,7 @@ class Asked:
         """Start the server."""
         engine = self._stack.enter_context(Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)))
         (folder / "voices").mkdir()
-        self.port, _, loop = self._stack.enter_context(running_loop(engine, folder / "voices"))
+        self.port, _, loop, _ = self._stack.enter_context(running_loop(engine, folder / "voices"))
         self._longest = 0.0
         asyncio.run_coroutine_threadsafe(self._tick(), loop)
 

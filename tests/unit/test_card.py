@@ -62,7 +62,7 @@ def test_tags_are_not_read_as_text_of_a_language(tmp_path):
 def test_a_bad_card_is_noted_and_the_model_loads(tmp_path, content, says):
     folder = write_tiny(tmp_path / "v3", "v3")
     (folder / CARD).write_bytes(content)
-    card = Engine(EngineConfig(str(folder), device="cpu")).card
+    card = Engine(EngineConfig(str(folder), device="cpu")).planner.card
     (note,) = card.notes
     assert says in note and str(folder / CARD) in note
     assert card.languages is None

@@ -1,4 +1,4 @@
-"""The same cases for every decoder: one device, two, two servers, and two Ray workers if Ray is installed."""
+"""The same cases for every decoder: one device, two, two servers of others and of ours, and two Ray workers."""
 
 import contextlib
 import os
@@ -23,12 +23,12 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.decode.philox import round_keys
-from higgs_tts.engine.engines import pool
+from higgs_tts.engine.engines.pool import pool
 from higgs_tts.engine.speech.decoder import ReferenceClip, Stage
 from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
 from higgs_tts.tests.ray_workers import ray_workers
-from higgs_tts.tests.speech_servers import Fake, Reply, spoken, streamed, wav_file
+from higgs_tts.tests.speech_servers import Fake, Reply, running_loop, spoken, streamed, wav_file
 from higgs_tts.tests.watched import watching
 
 PARAMS = SamplingParams(seed=3, max_frames=30, chunk_seconds=3, retries=0)
@@ -71,9 +71,12 @@ class Devices(Two):
             if backend.talker in self.steps:
                 self.steps[backend.talker] -= 1
                 if self.steps[backend.talker] == 0:
-                    raise torch.cuda.OutOfMemoryError("planted")
+                    self.fail(backend.talker)
 
         self.stack.enter_context(watching(count))
+
+    def fail(self, talker):
+        raise torch.cuda.OutOfMemoryError("planted")
 
     def lose(self, member, when):
         self.steps[self.cards[member].loaded.talker] = {"before": 3, "during": 23, "after": 45}[when]
@@ -109,6 +112,22 @@ class Servers(Two):
         self.failing[member] = when
 
 
+class Ours(Devices):
+    """Servers of ours, over an engine each."""
+
+    def __init__(self, *given):
+        pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+        super().__init__(*given)
+        self.monkeypatch.setattr(pool, "FIRST_REST", 0.01)
+        self.monkeypatch.setattr(pool, "LONGEST_REST", 0.02)
+        servers = [self.stack.enter_context(running_loop(card)) for card in self.cards]
+        self.ends = {card.loaded.talker: kill for card, (*_, kill) in zip(self.cards, servers, strict=True)}
+        self.api = RemoteEngine(ServerConfig("\n".join(f"127.0.0.1:{port}" for port, *_ in servers), timeout=20.0))
+
+    def fail(self, talker):
+        self.ends[talker]()
+
+
 class Workers(Two):
     def __init__(self, *given):
         super().__init__(*given)
@@ -127,6 +146,7 @@ KINDS = {
     "one device": lambda *given: Devices(*given, members=1),
     "two devices": Devices,
     "two servers": Servers,
+    "two servers of ours": Ours,
     "two workers": Workers,
 }
 
@@ -174,7 +194,7 @@ def test_a_cancel_in_any_phase_leaves_all_members_usable(two, phase):
 
     with pytest.raises(Stop):
         two.api.speak(TEXT, None, PARAMS, listener=Listener(on_frame, heard.append))
-    if isinstance(two, Devices):
+    if type(two) is Devices:
         assert threading.active_count() == before, "no thread goes on"
     assert same(two.api.speak(TEXT, None, PARAMS), expected)
 
@@ -304,7 +324,7 @@ def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, before_steps)
     assert 17 <= len(steps) <= 20 + 4 * (two.members - 1)
 
 
-@pytest.mark.parametrize("kind", ["one device", "two devices"])
+@pytest.mark.parametrize("kind", ["one device", "two devices", "two servers of ours"])
 def test_a_sentence_spoken_again_is_the_same_on_all_decoders(monkeypatch, before_steps, kind):
     """Each chunk breaks off within its second sentence, which is spoken again by itself."""
     text = "The boat came in late. Nobody had seen it leave. It was full of birds. They slept in a row."

@@ -40,7 +40,11 @@ class Calls:
 
 @contextlib.contextmanager
 def calls_of(engine, rows):
-    with torch.inference_mode(), engine.decoding() as decoder, decoder.session(Stage(rows, engine.context)) as session:
+    with (
+        torch.inference_mode(),
+        engine.decoding() as decoder,
+        decoder.session(Stage(rows, engine.planner.context)) as session,
+    ):
         yield Calls(engine, Drive(session))
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from higgs_tts.engine import HiggsError
 from higgs_tts.engine.core.sequence import Sequence
-from higgs_tts.engine.engines.pool import Member, Pool
-from higgs_tts.engine.engines.pool_session import PoolSession
+from higgs_tts.engine.engines.pool.pool import Member, Pool
+from higgs_tts.engine.engines.pool.session import PoolSession
 from higgs_tts.engine.speech.decoder import Heard, SessionReport
 
 LOST = HiggsError("went away.")

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 import time
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, RemoteEngine, SamplingParams, ServerConfig
+from higgs_tts.engine import (
+    Engine,
+    EngineConfig,
+    HiggsError,
+    Listener,
+    RemoteEngine,
+    SamplingParams,
+    ServerConfig,
+    Turn,
+    Voice,
+    narrate,
+    read_book_text,
+)
+from higgs_tts.engine.audio import pcm
 from higgs_tts.engine.engines import engine as engine_module
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
+from higgs_tts.engine.engines.remote import find, wire
+from higgs_tts.engine.engines.remote.connections import Connections
+from higgs_tts.engine.engines.remote.wire import WirePiece
 from higgs_tts.engine.prompt.card import ModelCard
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
+from higgs_tts.engine.voice.clip import reference_of
 from higgs_tts.tests.speech_servers import running
 
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five".split())
@@ -48,28 +67,25 @@ def remote(served, monkeypatch):
 
 
 def clip():
-    """Two seconds at a WAV file's bit depth, so that both encoders get the same samples."""
-    wav = torch.rand(2 * SECOND, generator=torch.Generator().manual_seed(1)) - 0.5
-    return (wav * 32767).round() / 32768
+    return torch.rand(2 * SECOND, generator=torch.Generator().manual_seed(1)) - 0.5
 
 
 def test_a_long_text_equals_the_engine_s_speech_chunk_by_chunk(remote, local):
-    """With a voice. Seeds, indices and the voice are equal, so the 16-bit samples are too."""
+    """With a voice."""
     theirs = remote.speak(TEXT, remote.encode_voice(clip(), SECOND, "What it says."), PARAMS)
     ours = local.speak(TEXT, local.encode_voice(clip(), SECOND, "What it says."), PARAMS)
-    assert theirs.chunks == ours.chunks == 5 and len(theirs.wav) == len(ours.wav)
-    assert (theirs.wav - ours.wav).abs().max() < 1e-4
+    assert theirs.chunks == ours.chunks == 5 and same(theirs, ours)
     assert theirs.stopped == ours.stopped and theirs.how == f"{remote.found.servers[0].label} (5 chunks)"
 
 
 @pytest.mark.parametrize("listener", [None, Listener(on_audio=lambda wav: None)], ids=["whole", "streamed"])
 @pytest.mark.parametrize("frames", [8, 25])
 def test_without_a_voice_all_chunks_equal_the_engine_s(remote, local, frames, listener):
-    """The first chunk comes back as the clip of the others, and the server knows its codes."""
+    """The first chunk's codes are the voice of the others."""
     params = dataclasses.replace(PARAMS, max_frames=frames)
     theirs, ours = remote.speak(TEXT, params=params, listener=listener), local.speak(TEXT, params=params)
-    assert theirs.chunks == ours.chunks == 5 and len(theirs.wav) == len(ours.wav)
-    assert (theirs.wav - ours.wav).abs().max() < 1e-4
+    assert theirs.chunks == ours.chunks == 5 and torch.equal(theirs.codes, ours.codes)
+    assert torch.allclose(theirs.wav, ours.wav, atol=1e-5)
 
 
 def test_two_addresses_share_the_work(served, monkeypatch):
@@ -133,7 +149,120 @@ def test_a_clip_is_encoded_once_for_all_chunks(remote, monkeypatch):
     assert len(made) == 1
 
 
-def test_another_engine_s_voice_is_refused_with_the_remedy(remote, local):
+def test_a_voice_of_the_same_model_is_used_and_another_model_s_refused_with_the_remedy(remote, local):
     voice = local.encode_voice(clip(), SECOND)
+    assert same(remote.speak("Hello.", voice, PARAMS), local.speak("Hello.", voice, PARAMS))
+    other = dataclasses.replace(voice, codec="another")
     with pytest.raises(HiggsError, match="Make the voice again from its clip, with Higgs TTS Server"):
-        remote.speak("Hello.", voice)
+        remote.speak("Hello.", other)
+
+
+def test_a_voice_that_holds_its_clip_is_encoded_by_the_server(remote, local):
+    """Such as one made for servers of others."""
+    frames = pcm.to_frames(reference_of(clip(), SECOND)[0])
+    voice = Voice(frames, "What it says.", "", pcm.CODEC)
+    own = local.encode_voice(voice.wav(), SECOND, "What it says.")
+    assert same(remote.speak("Hello.", voice, PARAMS), local.speak("Hello.", own, PARAMS))
+
+
+def test_a_dialogue_is_reused_and_equals_the_engine_s(remote, local):
+    turns = [Turn(("Ann", "Bob")[number % 2], f"This is turn number {number}.") for number in range(4)]
+    theirs, ours = (one.speak_turns(turns, {}, PARAMS) for one in (remote, local))
+    again = remote.speak_turns([*turns, Turn("Ann", "Another.")], {}, PARAMS)
+    assert same(theirs, ours) and theirs.turns == ours.turns and again.reused == 4
+    assert again.codes[: len(ours.codes)].equal(ours.codes)
+
+
+def test_a_book_is_the_same_to_the_byte_and_goes_on_elsewhere(remote, local, tmp_path):
+    book = read_book_text("# One\n\nA boat came in.\n\n# Two\n\nIt was full of birds.", "A book")
+    for name, engine in {"theirs": remote, "ours": local}.items():
+        narrate(engine, book, tmp_path / name, {}, PARAMS)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir() if path.is_file()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "theirs").iterdir() if path.is_file()} == made
+    assert not any(file.made for file in narrate(remote, book, tmp_path / "ours", {}, PARAMS).files)
+
+
+def test_a_server_of_another_version_speaks_without_codes_and_says_so(remote, local, monkeypatch):
+    monkeypatch.setattr(wire, "VERSION", 2)
+    ours = remote.connect()
+    monkeypatch.undo()
+    monkeypatch.setenv("HIGGS_TTS_API_KEY", "secret")
+    assert ours.wire is not None
+    server = ours.servers[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(find, "wire_of", lambda told: None)
+        speech = remote.speak("Hello there.", params=PARAMS)
+    assert speech.codes.shape[1] == 960 and any("of another version" in warning for warning in speech.warnings)
+    order = wire.pack_order(local.planner.chunk("Hello.", None, None, PARAMS, 0, 100), "")
+    body = order.replace(b'"version": 1', b'"version": 7')
+    answer = Connections().ask(server.address, "POST", wire.CHUNK, body)
+    assert answer.status == 400 and "Install the same version" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("head", "rest", "says"),
+    [
+        (b"no JSON", b"", "not JSON"),
+        (b"[1]", b"", "not a JSON object"),
+        ({"index": -1}, b"", "index is -1"),
+        ({"index": True}, b"", "index is True"),
+        ({"params": {"seed": 1.5}}, b"", "seed is 1.5"),
+        ({"params": {"top_k": -1}}, b"", "top_k is -1"),
+        ({"params": {"chunk_seconds": 3}}, b"", "params must be"),
+        ({"voice": {"frames": 9, "codebooks": 8, "transcript": None}}, b"\0\0", "shorter than it says"),
+        ({"voice": {"frames": 1 << 30, "codebooks": 8}}, b"", "frames is 1073741824"),
+        ({"voice": 7}, b"", "voice must be a name"),
+        ({"voice": "nobody"}, b"", "no voice 'nobody'"),
+        ({"codes": {"frames": 1, "codebooks": 2, "ended": True}}, b"\0\0\0\0", "has 2 codebooks, but the model has 8"),
+        ({"codes": {"frames": 1, "codebooks": 1, "ended": True}}, b"\xff\xff", "do not lie in 0..1025"),
+        ({}, b"more", "longer than it says"),
+        ({"text": ""}, b"", "nothing to speak"),
+        ({"text": "a" * 30_000}, b"", "text has 30000 characters"),
+        ({"check": None}, b"", "check must be true or false"),
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_be_read_is_refused(remote, local, head, rest, says):
+    line, _, _ = wire.pack_order(local.planner.chunk("Hello.", None, None, PARAMS, 0, 100), "").partition(b"\n")
+    line = head if isinstance(head, bytes) else json.dumps(json.loads(line) | head).encode()
+    answer = Connections().ask(remote.found.servers[0].address, "POST", wire.CHUNK, line + b"\n" + rest)
+    assert answer.status in (400, 404) and says in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [wire.CHUNK, wire.VOICE])
+def test_codes_take_the_key_and_no_page(remote, path):
+    address = remote.found.servers[0].address
+    assert Connections().ask(dataclasses.replace(address, variable="HIGGS_TTS_NONE"), "POST", path, b"{}").status == 401
+
+
+def test_verdicts_and_pieces_come_back_as_they_were_told():
+    doubt = Doubt("again", "some words", (1, 3), (10, 20))
+    verdict = Verdict("attention", (0, 10), (Passage((1, 2), (10, 30), (doubt,)),), 5, (doubt,))
+    codes = torch.arange(24).view(3, 8)
+    for piece in (WirePiece(3, torch.rand(50), 40, codes, True, verdict), WirePiece(0, torch.empty(0))):
+        line, rest = wire.unpacked(wire.pack_piece(piece))
+        head, size = wire.piece_sizes(json.dumps(line).encode())
+        assert size == len(rest)
+        read = wire.read_piece(head, rest, 8)
+        assert read.wav.equal(piece.wav) and (read[0], read[2], read[4:]) == (piece[0], piece[2], piece[4:])
+        assert piece.codes is None if read.codes is None else read.codes.equal(piece.codes)
+
+
+@pytest.mark.parametrize(
+    ("change", "rest"),
+    [
+        ({"frames": -1}, b""),
+        ({"samples": 1}, b"\0\0\xc0\x7f"),  # NaN
+        ({"codes": {"frames": 1, "codebooks": 2}, "ended": True, "verdict": None}, b"\0\0\0\0"),
+        ({"codes": {"frames": 0, "codebooks": 8}, "ended": True, "verdict": {}}, b""),
+        ({"codes": {"frames": 0, "codebooks": 8}, "ended": 1, "verdict": None}, b""),
+        ({"codes": {"frames": 0, "codebooks": 8}, "ended": True, "verdict": {"method": "attention", "starts": [0],
+          "passages": [[0, 7, 0, 1, []]], "fixed": 0, "heard": []}}, b""),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_is_refused(change, rest):
+    with pytest.raises(HiggsError):
+        wire.read_piece({"frames": 0, "samples": 0, "cleared": None} | change, rest, 8)
+
+
+def same(theirs, ours):
+    return torch.equal(theirs.codes, ours.codes) and torch.equal(theirs.wav, ours.wav)

@@ -54,7 +54,7 @@ def served(config, monkeypatch):
         opened(engine)
 
     monkeypatch.setattr(Engine, "open", alone)
-    with engines[""], running_loop(engines[""], adapted=adapted) as (port, speaker, _):
+    with engines[""], running_loop(engines[""], adapted=adapted) as (port, speaker, *_):
         yield port, speaker, engines
     assert not [one for one in engines.values() if one.opened or one.held_bytes]
 
@@ -64,7 +64,7 @@ def spoken(config):
     """The samples of each call alone, by (adapter, seed)."""
     heard = {}
     for name, engine in {"": Engine(config), **engines_of(config)}.items():
-        with engine, running_loop(engine) as (port, _, _):
+        with engine, running_loop(engine) as (port, *_):
             for seed in SEEDS:
                 heard[name, seed] = ask(port, body={**SHORT, "seed": seed})[2]
     assert len(set(heard.values())) == len(heard)

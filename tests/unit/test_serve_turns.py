@@ -78,7 +78,7 @@ class Watchdog:
 
 @pytest.fixture(scope="module")
 def served(engine, tmp_path_factory):
-    with running_loop(engine, tmp_path_factory.mktemp("voices"), limits=CallLimits(max_calls=8)) as (port, _, loop):
+    with running_loop(engine, tmp_path_factory.mktemp("voices"), limits=CallLimits(max_calls=8)) as (port, _, loop, _):
         yield port, loop
 
 

@@ -20,8 +20,8 @@ from ...core.sequence import Sequence
 from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ...voice.voice import Voice
 from ..device_pool import described
-from ..pool import Member, Pool
-from ..pool_session import PoolSession
+from ..pool.pool import Member, Pool
+from ..pool.session import PoolSession
 from .seats import Seat, Seats, own_error
 from .worker import News, Orders, Unfit
 

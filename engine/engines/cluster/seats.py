@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from ...core.config import EngineConfig
 from ...core.errors import HiggsError
-from ..pool import Member
+from ..pool.pool import Member
 from .worker import About, Worker
 
 _RESTARTS = 3  # of a worker that dies while it loads its model, or of a seat within _WITHIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from ...core.errors import HiggsError
@@ -17,13 +17,17 @@ _ENDINGS = ("/", "/audio/speech", "/v1", "/")
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a server. path: prefix before /v1. variable: environment variable that holds its key."""
+    """Address of a server. path: prefix before /v1. variable: environment variable that holds its key.
+
+    own_key: of a server that this process had started, in place of a variable.
+    """
 
     host: str
     port: int
     secure: bool
     path: str
     variable: str
+    own_key: str = field(default="", repr=False)
 
     @property
     def label(self) -> str:
@@ -48,7 +52,7 @@ class Address:
 
         Raises HiggsError if it has invalid characters; the message continues the server's name.
         """
-        key = os.environ.get(self.variable, "").strip()
+        key = self.own_key or os.environ.get(self.variable, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise HiggsError(f"cannot be called: the key in {self.variable} contains invalid characters.")
         return key

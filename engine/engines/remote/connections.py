@@ -15,6 +15,8 @@ from ...core.config import VERSION
 from ...core.errors import HiggsError
 from .address import Address
 
+Body = dict[str, Any] | bytes  # sent as JSON, or as it is
+
 CONNECT_SECONDS = 10.0
 _MOST_BYTES = 256 << 20  # maximum response body: over an hour of audio
 
@@ -55,16 +57,14 @@ class Connections:
         self._lock = threading.Lock()
         self.closed = False
 
-    def ask(
-        self, address: Address, method: str, path: str, body: dict[str, Any] | None = None, seconds: float = 30.0
-    ) -> Answer:
+    def ask(self, address: Address, method: str, path: str, body: Body | None = None, seconds: float = 30.0) -> Answer:
         """Make one call on its own connection. seconds: read timeout. Raises Broken."""
         with self.opened(address, method, path, body, seconds) as answer:
             return Answer(answer.status, answer.headers, whole_body(answer))
 
     @contextlib.contextmanager
     def opened(
-        self, address: Address, method: str, path: str, body: dict[str, Any] | None, seconds: float
+        self, address: Address, method: str, path: str, body: Body | None, seconds: float
     ) -> Iterator[http.client.HTTPResponse]:
         """Yield a response to be streamed; otherwise like `ask`. Errors while reading it also raise Broken."""
         headers = {"Accept": "*/*", "Connection": "close", "User-Agent": f"ComfyUI-Higgs-TTS/{VERSION}"}
@@ -72,9 +72,10 @@ class Connections:
             headers["Authorization"] = f"Bearer {key}"
         data = None
         if body is not None:
-            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-        connection = kind(address.host, address.port, timeout=CONNECT_SECONDS)
+            kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+            data, headers["Content-Type"] = body if isinstance(body, bytes) else json.dumps(body).encode(), kind
+        protocol = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+        connection = protocol(address.host, address.port, timeout=CONNECT_SECONDS)
         try:
             with self._connected(connection) as opened:
                 opened.settimeout(seconds)

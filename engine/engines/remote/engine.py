@@ -9,13 +9,17 @@ import torch
 
 from ...audio import pcm
 from ...core.config import ServerConfig
-from ...voice.clip import Wave, reference_of
+from ...core.errors import HiggsError
+from ...voice.clip import Wave, check_clip, reference_of
 from ...voice.voice import Voice
 from ..speech_api import SpeechAPI
 from .address import read_addresses
+from .chunk_calls import encoded_by
+from .connections import Connections
 from .find import FoundServers, find_servers
 from .planner import RemotePlanner, models_of
-from .server_pool import ServerPool
+from .server_pool import ServerPool, ServerSource
+from .wire import Wire
 
 
 class RemoteEngine(SpeechAPI):
@@ -45,8 +49,8 @@ class RemoteEngine(SpeechAPI):
         Raises HiggsError if no server can speak.
         """
         found = find_servers(self._addresses, self.config, on_wait)
-        planner = RemotePlanner(found, self.config)
-        if self._last is not None and models_of(self._last[0].servers) == models_of(found.servers):
+        planner = RemotePlanner(found, self.config, self.encode_voice)
+        if self._last is not None and self._last[1].is_of(planner):
             planner.kept = self._last[1].kept
         self._last = found, planner
         return found
@@ -71,13 +75,25 @@ class RemoteEngine(SpeechAPI):
         return f"{', '.join(models_of(servers)) or 'model'} on {', '.join(server.label for server in servers)}"
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """Convert a reference clip [S] or [C, S] to a voice that holds PCM, because servers encode clips themselves.
+        """Have a server encode a reference clip [S] or [C, S]. For servers of others, the voice holds its PCM.
 
         Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
-        clip, warnings = reference_of(wav, sample_rate)
-        return Voice(pcm.to_frames(clip), (transcript or "").strip() or None, name, pcm.CODEC, warnings)
+        transcript = (transcript or "").strip() or None
+        if self._wired() is None:
+            clip, warnings = reference_of(wav, sample_rate)
+            return Voice(pcm.to_frames(clip), transcript, name, pcm.CODEC, warnings)
+        check_clip(wav, sample_rate)
+        return encoded_by(self.found.servers, (wav, sample_rate, transcript, name), Connections(), self.config.timeout)
+
+    def _wired(self) -> Wire | None:
+        """Return what the servers say of their model, if they encode clips for us. None without servers, too."""
+        with contextlib.suppress(HiggsError):  # the call that speaks will tell
+            return self.found.wire
+        return None
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[ServerPool]:
-        yield ServerPool(self.connect(on_wait), self.config, self.encode_voice)
+        found = self.connect(on_wait)
+        encode = None if found.wire else self.encode_voice
+        yield ServerPool(ServerSource(found.servers), self.config, encode, found.warnings)

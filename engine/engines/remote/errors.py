@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...core.errors import HiggsError
 from .connections import Answer
 
@@ -36,6 +38,8 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
         return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
     if status in (404, 405):
         return Lost(f"has no such model, voice or path{because}")
+    if status == 503 and _code(answer) == "out_of_memory":
+        return Failing(f"failed{because}")
     if status in (429, 503):
         return Busy(f"is busy{because}", _rest(answer))
     if status in (502, 504):
@@ -47,6 +51,11 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
     if status == 413:
         return Refusal(f"refused the call as too large{because} Use a shorter reference clip or smaller chunk_seconds.")
     return Refusal(f"refused the call{because}")
+
+
+def failing(told: object) -> Failing:
+    """Return the error that a server tells in the middle of its answer."""
+    return Failing(f"failed: {told.get('message') if isinstance(told, Mapping) else told}")
 
 
 def no_sound(answer: Answer) -> Lost:
@@ -66,6 +75,12 @@ def _said(answer: Answer) -> str:
         told = f"{'.'.join(map(str, told[0].get('loc', ())))}: {told[0].get('msg', '')}"
     words = " ".join(told.split()) if isinstance(told, str) else ""
     return words if len(words) <= _SHOWN else words[:_SHOWN] + "..."
+
+
+def _code(answer: Answer) -> object:
+    told = answer.json()
+    told = told.get("error") if isinstance(told, dict) else None
+    return told.get("code") if isinstance(told, dict) else None
 
 
 def _rest(answer: Answer) -> float:

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from ...core.config import ServerConfig
@@ -16,6 +17,7 @@ from .address import Address
 from .connections import Connections
 from .errors import Lost, error_of
 from .server import SPEECH, Kind, Server
+from .wire import Wire, wire_of
 
 LOOK = 0.1  # seconds between calls of on_wait
 _SECONDS = 15.0  # timeout per request
@@ -30,6 +32,14 @@ class FoundServers:
 
     servers: tuple[Server, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def wire(self) -> Wire | None:
+        """What the servers say of their model, if all are of ours and have the same one: they return codes then."""
+        wires = [server.wire for server in self.servers]
+        if None in wires or len({wire.fingerprint for wire in wires if wire}) != 1:
+            return None
+        return min(filter(None, wires), key=attrgetter("context"))
 
 
 def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> FoundServers:
@@ -80,7 +90,16 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> FoundServers:
     models = list(dict.fromkeys(server.model for server in servers if server.model))
     if len(models) > 1:
         warnings.append(f"The servers have different models ({', '.join(models)}), so chunks may sound different.")
-    return FoundServers(tuple(servers), tuple(warnings))
+    usable = FoundServers(tuple(servers), ())
+    ours = [server for server in servers if server.kind is Kind.OURS]
+    if old := [server.label for server in ours if server.wire is None]:
+        warnings.append(
+            f"{' and '.join(old)} {'is' if len(old) == 1 else 'are'} of another version of ComfyUI-Higgs-TTS, so the "
+            "words are not checked. Install the same version there."
+        )
+    elif len(ours) == len(servers) and usable.wire is None and len(models) < 2:
+        warnings.append("The servers' models differ in weights or precision, so chunks may sound different.")
+    return replace(usable, warnings=tuple(warnings))
 
 
 def _look(address: Address, config: ServerConfig, connections: Connections) -> Server:
@@ -99,7 +118,11 @@ def _look(address: Address, config: ServerConfig, connections: Connections) -> S
     if config.voice:
         _require_voice(address, config.voice, connections)
     server = Server(address, kind, config.model or (known[0] if known else ""))
-    return replace(server, card=_card(models[0])) if kind is Kind.OURS else server
+    if kind is not Kind.OURS:
+        return server
+    told = next((model for model in models if model.get("id") == server.model), models[0]).get("higgs_tts")
+    wire = wire_of(told.get("wire")) if isinstance(told, Mapping) else None
+    return replace(server, card=_card(models[0]), wire=wire)
 
 
 def _models(address: Address, connections: Connections) -> list[Mapping[str, Any]]:

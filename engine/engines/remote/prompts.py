@@ -16,6 +16,7 @@ from ...core.sequence import Sequence
 from ...prompt.chunking import estimate_frames
 from ...prompt.lengths import bounds_of
 from ...prompt.said import SaidText
+from ...prompt.spell_out import spell_out
 from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
 from ...voice.voice import Voice
 
@@ -29,7 +30,6 @@ class RemoteSequence(Sequence):
 
     content: str = ""  # text without words the model would read as commands
     transcript: str = ""
-    scene: str | None = None
 
 
 def named_voice(name: str) -> Voice:
@@ -41,14 +41,19 @@ class RemotePrompts:
     """Prompt builder for servers. Cleans text as PromptBuilder does for a model with all control tags.
 
     without_scene: names of the servers that do not support scenes, for users; if set, the scene is dropped for all.
-    knows_tag: returns True if the servers' model follows a control tag.
+    knows_tag: returns True if the servers' model follows a control tag. table: what it spells out, if that is to be
+    planned here. chunk_seconds: longest chunks that it speaks well.
     """
 
-    chunk_seconds = math.inf  # of the servers' model: unknown
-
-    def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
+    def __init__(
+        self,
+        without_scene: str = "",
+        knows_tag: Callable[[str], bool] = every_tag,
+        table: str = "",
+        chunk_seconds: float = math.inf,
+    ):
         self._guard, self.follows = TextGuard(TAGS, False, "the server's model"), knows_tag
-        self._without_scene = without_scene
+        self._without_scene, self._table, self.chunk_seconds = without_scene, table, chunk_seconds
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
@@ -56,8 +61,8 @@ class RemotePrompts:
         """Return the sequence for `text`. Raises HiggsError if there is nothing to speak."""
         warnings: list[str] = []
         content = self._content(text, warnings.append)
-        scene = (scene or "").strip() or None
-        if scene and self._without_scene:
+        spoken = self.spell_out(text).text
+        if (scene or "").strip() and self._without_scene:
             scene = None
             warnings.append(f"{self._without_scene} does not use scene descriptions, so scene was left out.")
         transcript, audio, name = "", (), ""
@@ -72,15 +77,15 @@ class RemotePrompts:
             audio,
             tuple(dict.fromkeys(warnings)),
             text=text,
-            spoken_text=text,
+            spoken_text=spoken,
             voice=voice,
+            scene=scene,
             params=params,
             index=index,
-            expected=estimate_frames(text),
-            bounds=bounds_of(text),
+            expected=estimate_frames(spoken),
+            bounds=bounds_of(spoken),
             content=content,
             transcript=transcript,
-            scene=scene,
         )
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
@@ -88,8 +93,8 @@ class RemotePrompts:
         return self._guard.speakable(self._guard.clean(text, warn))
 
     def spell_out(self, text: str) -> SaidText:
-        """Return the text as written: the server spells out what its model needs."""
-        return SaidText(text)
+        """Return a text with what the servers' model says of it. As written if the server alone spells it out."""
+        return spell_out(text, self._table)
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
         """Return (1, 0), because the prompt's length on a server is unknown. Raises as `build` does."""

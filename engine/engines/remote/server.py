@@ -23,8 +23,9 @@ from ...voice.clip import MIN_CLIP_SECONDS, decode_clip
 from ...voice.voice import Voice
 from .address import Address
 from .connections import Answer, Broken, Connections, whole_body
-from .errors import Failing, Refusal, error_of, no_sound
+from .errors import Failing, Refusal, error_of, failing, no_sound
 from .prompts import NAMED, RemoteSequence
+from .wire import Wire
 
 SPEECH = "/v1/audio/speech"
 HOSTED_CHARACTERS = 5000  # maximum input; longer ones get a 400
@@ -56,12 +57,13 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """A server that responds. card: languages and tags of its model, if reported."""
+    """A server that responds. card: languages and tags of its model, if reported. wire: of one of ours, for codes."""
 
     address: Address
     kind: Kind
     model: str = ""
     card: ModelCard = ModelCard()
+    wire: Wire | None = None
 
     @property
     def label(self) -> str:
@@ -132,8 +134,7 @@ class Server:
                     yield Spoken(_frames(left[:whole]))
                     count, left = count + whole // _FRAME_BYTES, left[whole:]
             elif kind == "error":
-                told = event.get("error")
-                raise Failing(f"failed: {told.get('message') if isinstance(told, Mapping) else told}")
+                raise failing(event.get("error"))
             elif kind == "speech.audio.done":
                 last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
                 if not count + len(last):

@@ -4,135 +4,251 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-
-import torch
+from functools import partial
+from typing import NamedTuple
 
 from ...audio import pcm
 from ...core.config import ServerConfig
 from ...core.errors import HiggsError
-from ...core.sequence import Sequence
-from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage
+from ...core.sequence import Sequence as Decoded
+from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage, run_into
 from ...voice.voice import Voice
-from ..device_decoder import Encode, run_into
-from ..pool import Member, Pool
-from ..pool_session import PoolSession
+from ..pool.pool import Member, Pool
+from ..pool.session import TICK, PoolSession
+from .chunk_calls import encoded_by, spoken_by
 from .connections import Broken, Connections, TimedOut
 from .errors import Busy, Failing, Lost
-from .find import FoundServers
 from .prompts import RemoteSequence
 from .server import Server
 
 
-class ServerPool:
-    """Decoder over servers, for one call of `speak`. A lost server is not used in later stages."""
+class ServerChange(NamedTuple):
+    """A server that came, or will not come, in the place of one that was lost. note: for users."""
 
-    def __init__(self, found: FoundServers, config: ServerConfig, encode: Encode):
-        self._servers, self._notes = list(found.servers), found.warnings
-        self._config, self._encode = config, encode
-        self._chunks: Counter[str] = Counter()  # by server label
+    came: Server | None = None
+    replaces: Server | None = None
+    note: str = ""
+
+
+class ServerSource:
+    """The servers in use. What is lost stays lost."""
+
+    def __init__(self, servers: Iterable[Server]):
+        self.servers = list(servers)
+
+    def begin(self) -> None:
+        """Prepare for a session."""
+
+    def is_lost(self, error: HiggsError) -> bool:
+        """True if a server is not to be asked again after this error."""
+        return isinstance(error, (Lost, TimedOut))
+
+    def lose(self, server: Server, error: HiggsError) -> tuple[bool, str]:
+        """Use a server no more. Returns whether another of its kind may take its place, and a note for users."""
+        self.servers = [one for one in self.servers if one is not server]
+        return False, f"{server.label} {error} The other servers took over its part."
+
+    def changes(self) -> list[ServerChange]:
+        """Return what has changed since the last call, without waiting."""
+        return []
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if servers are still to come."""
+        return False
+
+    def none_left(self, told: Sequence[str]) -> HiggsError:
+        """Return the error for a call without servers. told: what was wrong with each."""
+        return HiggsError(told[0] if len(told) == 1 else f"No server is left to use. {' '.join(told)}")
+
+    def describe(self, chunks: Mapping[Server, int]) -> str:
+        """Describe what has spoken, for users."""
+        counted = Counter[str]()
+        for server, count in chunks.items():
+            counted[server.label] += count
+        return ", ".join(
+            f"{label} ({count} chunk{'s' if count > 1 else ''})" for label, count in counted.items() if count
+        )
+
+
+class ServerPool:
+    """Decoder over servers. A lost server is not used in later stages.
+
+    notes: for the first stage's report. encode: encodes clips for servers that return no codes.
+    None: they all return codes, and encode clips.
+    """
+
+    def __init__(
+        self,
+        source: ServerSource,
+        config: ServerConfig,
+        encode: Callable[..., Voice] | None,
+        notes: Sequence[str] = (),
+    ):
+        self._source, self._config, self._encode, self._notes = source, config, encode, notes
+        self._chunks: Counter[Server] = Counter()
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[ServerPoolSession]:
-        session = ServerPoolSession(self, stage.rows)
+        session = ServerPoolSession(self._source, self._config, self._encode, self._notes, self._chunks)
         try:
             yield session
         finally:
             session.close()
-            self._servers, self._notes = session.left, ()
-            self._chunks = session.chunks
+            self._notes = ()
 
 
 class ServerPoolSession(PoolSession):
     """A `Session` on servers. A failed call is retried on another server, or on the same one after a back-off."""
 
-    def __init__(self, pool: ServerPool, rows: int):
-        self._servers = {Member(server.label): server for server in pool._servers}
+    def __init__(
+        self,
+        source: ServerSource,
+        config: ServerConfig,
+        encode: Callable[..., Voice] | None,
+        notes: Sequence[str],
+        chunks: Counter[Server],
+    ):
+        source.begin()
+        self._source, self._config, self._encode, self._chunks = source, config, encode, chunks
+        self._servers = {_member(server): server for server in source.servers}
         super().__init__(Pool(self._servers))
-        self._config, self._encode, self._calls = pool._config, pool._encode, min(pool._config.calls, max(1, rows))
-        self._notes, self._before = pool._notes, pool._chunks
+        self._notes = list(notes)
         self._connections = Connections()
-
-    @property
-    def left(self) -> list[Server]:
-        """Servers still in use."""
-        return [self._servers[member] for member in self._pool.left]
-
-    @property
-    def chunks(self) -> Counter[str]:
-        """Chunks spoken by each server, including earlier stages."""
-        return self._before + Counter({member.label: member.spoken for member in self._pool.members})
+        self._clips: set[Future[Voice]] = set()  # being encoded by servers
 
     @property
     def report(self) -> SessionReport:
-        lost = [f"{member.label} {member.error} The other servers took over its part." for member in self._pool.lost]
-        return SessionReport(_described(self.chunks.items()), (*self._notes, *lost))
+        return SessionReport(self._source.describe(self._chunks), tuple(self._notes))
 
-    def drop(self, *sequences: Sequence) -> None:
+    @property
+    def _is_done(self) -> bool:
+        return super()._is_done and not self._clips
+
+    def drop(self, *sequences: Decoded) -> None:
         """Remove sequences. The answer to a call in flight is ignored."""
         with self._changed:
             self._pool.drop(*sequences)
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
         made: Future[Voice] = Future()
-        run_into(made, lambda: self._encode(*clip))
+        if self._encode is not None:
+            run_into(made, partial(self._encode, *clip))
+            return made
+        self._clips.add(made)
+        self._run("voice", self._have_encoded, made, clip)
         return made
 
+    def _have_encoded(self, made: Future[Voice], clip: ReferenceClip):
+        """Have a clip encoded, and wait for a server as long as one may come. In a thread."""
+
+        given = *clip[:2], clip.transcript or None, ""
+
+        def encode() -> Voice:
+            while True:
+                error = self._source.none_left(())
+                for member in self._pool.left:
+                    server = self._servers[member]
+                    try:
+                        return encoded_by([server], given, self._connections, self._config.timeout)
+                    except (Busy, Broken, Failing, Lost) as failed:
+                        error = failed
+                        if self._source.is_lost(failed):
+                            self._decide(self._failed, member, server, None, failed)
+                if self._closed or not self._source.is_waiting:
+                    raise error
+                time.sleep(TICK)
+
+        run_into(made, encode)
+        self._clips.discard(made)
+        self.wake()
+
+    def _take_in(self, events: deque[Callable[[], list[Heard]]]) -> list[Heard]:
+        with self._changed:
+            events.extend(partial(self._change, *change) for change in self._source.changes())
+            return super()._take_in(events)
+
+    def _change(self, came: Server | None, replaces: Server | None, note: str) -> list[Heard]:
+        self._notes += [note] if note else []
+        lost = next((member for member, server in self._servers.items() if server is replaces), None)
+        if came is None:
+            return [] if lost is None else self._pool.give_up(lost)
+        member = _member(came)
+        self._servers[member] = came
+        return self._pool.join(member, lost)
+
     def _start(self, members: list[Member]) -> None:
-        for _ in range(self._calls):
-            for member in members:
-                self._run(self._servers[member].address.label, self._work, member)
+        """Begin the calls that there is room for, each in a thread, by the server that has the fewest."""
+        now = time.monotonic()
+        while True:
+            free = [one for one in self._pool.left if len(one.parts) < self._config.calls and now >= one.rest_until]
+            member = min(filter(self._pool.has_work, free), key=lambda one: len(one.parts), default=None)
+            if member is None or self._closed:
+                return
+            (copy,) = self._pool.take(member, 1, now)
+            self._run(self._servers[member].address.label, self._call, member, copy)
 
     def _end(self) -> BaseException | None:
-        lost = self._pool.lost
-        if len(lost) == 1:
-            return HiggsError(f"{lost[0].label} {lost[0].error}")
-        told = " ".join(f"{member.label} {member.error}" for member in lost)
-        return HiggsError(f"No server is left to use. {told}")
+        if self._source.is_waiting:
+            return None
+        return self._source.none_left([f"{member.label} {member.error}" for member in self._pool.lost])
 
-    def _work(self, member: Member):
-        """Make one call to a server after another, in a thread."""
+    def _call(self, member: Member, copy: Decoded):
+        """Make one call, in a thread."""
+        server = self._servers[member]
         try:
-            while (copy := self._next(member)) is not None:
-                self._ask(member, copy)
+            self._decode(member, server, copy)
+        except (Busy, Broken, Failing, Lost) as error:
+            self._decide(self._failed, member, server, copy, error)
         except HiggsError as error:  # no other server would take it
             self._fail(HiggsError(f"{member.label} {error}"))
         except BaseException as error:
             self._fail(error)
             raise
 
-    def _next(self, member: Member) -> Sequence | None:
-        """Wait for a chunk and for the end of the server's back-off. None at the end of the session."""
-        with self._changed:
-            while not (self._closed or member.error):
-                now = time.monotonic()
-                if copies := self._pool.take(member, 1, now):
-                    return copies[0]
-                rest = member.rest_until - now
-                self._changed.wait(rest if rest > 0 and self._pool.has_work(member) else None)
-        return None
+    def _failed(self, member: Member, server: Server, copy: Decoded | None, error: HiggsError) -> list[Heard]:
+        if copy is not None and not self._source.is_lost(error):
+            is_busy, rest = isinstance(error, Busy), getattr(error, "rest", 0.0)
+            heard = self._pool.fail(member, copy, error, time.monotonic(), is_busy, rest)
+            if member.error is None:
+                return heard
+            _, note = self._source.lose(server, error)
+            self._notes.append(note)
+            return heard
+        if member.error is not None:
+            return []
+        returns, note = self._source.lose(server, error)
+        self._notes += [note] if note else []
+        return self._pool.lose(member, error, returns)
 
-    def _ask(self, member: Member, copy: Sequence):
+    def _decode(self, member: Member, server: Server, copy: Decoded):
+        """Decode a chunk: to codes by a server of ours, or else to samples."""
+        hear = partial(self._hear, member, copy.finished)
+        if self._encode is None:
+            for piece in spoken_by(server, copy, self._connections, self._config.timeout):
+                copy.num_frames = piece.frames
+                if piece.codes is not None:
+                    copy.fill(piece.codes, piece.ended)
+                    copy.verdict = piece.verdict
+                self._tell(hear, Heard(copy, piece.wav, piece.codes is not None, "", piece.cleared))
+            return
         assert isinstance(copy, RemoteSequence)
         if copy.finished:  # came with PCM frames
-            self._hear(member, copy, copy.codes[0], True)
+            self._tell(hear, Heard(copy, pcm.to_wav(copy.codes[0]), True))
             return
-        try:
-            for frames, ended in self._servers[member].speak(copy, self._connections, self._config.timeout):
-                copy.codes.append(frames)
-                copy.num_frames += len(frames)
-                copy.ended = bool(ended)
-                self._hear(member, copy, frames, ended is not None)
-        except (Lost, TimedOut) as error:
-            self._decide(self._pool.lose, member, error)
-        except (Busy, Broken, Failing) as error:
-            is_busy, rest = isinstance(error, Busy), getattr(error, "rest", 0.0)
-            self._decide(self._pool.fail, member, copy, error, time.monotonic(), is_busy, rest)
+        for frames, ended in server.speak(copy, self._connections, self._config.timeout):
+            copy.codes.append(frames)
+            copy.num_frames += len(frames)
+            copy.ended = bool(ended)
+            self._tell(hear, Heard(copy, pcm.to_wav(frames), ended is not None))
 
-    def _hear(self, member: Member, copy: Sequence, frames: torch.Tensor, is_last: bool):
-        self._tell(self._pool.hear, member, Heard(copy, pcm.to_wav(frames), is_last))
+    def _hear(self, member: Member, is_reused: bool, heard: Heard) -> list[Heard]:
+        """Take in output, in the thread that iterates the session."""
+        self._chunks[self._servers[member]] += heard.is_last and not is_reused and heard.sequence in member.parts
+        return self._pool.hear(member, heard)
 
     def close(self) -> None:
         """Close all connections, so that servers stop. A thread still connecting ends by itself."""
@@ -140,5 +256,5 @@ class ServerPoolSession(PoolSession):
         self._connections.close()
 
 
-def _described(chunks: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{label} ({count} chunk{'s' if count > 1 else ''})" for label, count in chunks if count)
+def _member(server: Server) -> Member:
+    return Member(server.label, server.wire.kind if server.wire else "")

@@ -51,7 +51,7 @@ def test_engine_groups_are_shared_only_with_equal_groups(load, load_module, mode
 
     first, again = shared(2048), shared(2048)
     assert first is again and again.others == first.others and len(first.others) == 1
-    assert first.others[0].engine.context == 2048 and first.others[0].model.label == "one"
+    assert first.others[0].engine.planner.context == 2048 and first.others[0].model.label == "one"
     assert share([Engine(config)], [["files"]]) is not first
     first.partially_load(first.load_device)
     first.others[0].partially_load(first.load_device)

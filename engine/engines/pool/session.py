@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ..core.sequence import Sequence
-from ..speech.decoder import Heard, SessionReport
+from ...core.sequence import Sequence
+from ...speech.decoder import Heard, SessionReport
 from .pool import Member, Pool
 
 TICK = 0.1  # seconds without output after which the iteration yields, so that the caller can stop
@@ -101,8 +101,9 @@ class PoolSession(ABC):
         self._events.put(fail)
 
     def _run(self, name: str, work: Callable[..., None], *given: object) -> None:
-        self._threads.append(threading.Thread(target=work, args=given, name=f"Higgs TTS {name}", daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=work, args=given, name=f"Higgs TTS {name}", daemon=True)
+        thread.start()
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
     def close(self) -> None:
         """Stop all members, each at its next step."""

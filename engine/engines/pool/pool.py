@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..core.errors import HiggsError
-from ..core.sequence import Sequence, next_fair
-from ..speech.decoder import Heard
+from ...core.errors import HiggsError
+from ...core.sequence import Sequence, next_fair
+from ...speech.decoder import Heard
 
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds of back-off after a failure; doubles each time
 _FAILURES = 3  # consecutive failures after which a member is lost

@@ -1,0 +1,1 @@
+"""Scheduling of sequences over the members of a pool."""
