@@ -15,7 +15,7 @@ from higgs_tts.engine import EngineConfig
 def ray_workers(config: EngineConfig, count: int):
     """Yield an open cluster of `count` workers. Skips the test if ray is not installed."""
     pytest.importorskip("ray", reason="ray is not installed")
-    from higgs_tts.engine.engines.cluster.cluster import Cluster
+    from higgs_tts.engine.serve.cluster.cluster import Cluster
 
     with tempfile.TemporaryDirectory() as packages, pytest.MonkeyPatch.context() as monkeypatch:
         # The workers import the pack by the name that it has here.

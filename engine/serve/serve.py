@@ -17,11 +17,13 @@ from aiohttp import web
 
 from ..core.config import KEY_VARIABLE, CallLimits
 from ..core.errors import HiggsError
+from ..engines.remote.wire import Wire
 from ..engines.speech_api import SpeechAPI
 from ..prompt.card import ModelCard
 from ..prompt.tags import TAGS
 from . import access
 from .app import SpeechServer
+from .chunks import wire_of_engine
 from .hosts import HostNames, is_loopback
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
@@ -73,6 +75,23 @@ def serve(
     finally:
         speaker.close()
         end.cancel()
+
+
+def serve_beside(engine: SpeechAPI, host: str, key: str) -> tuple[int, Wire]:
+    """Serve an open engine in threads until the process ends, to our own clients. Returns a free port that it takes."""
+    speaker, loop = SpeakerThread(engine, shared=True), asyncio.new_event_loop()
+    server = SpeechServer(speaker, VoiceFolder(None), engine.planner.model, engine.planner.knows_tag, key=key)
+
+    async def listen() -> int:
+        runner = web.AppRunner(server.app(), handler_cancellation=True)
+        await runner.setup()
+        assert runner.server is not None
+        listener = await server.connections.listen(runner.server, host, 0)
+        return listener.sockets[0].getsockname()[1]
+
+    port = loop.run_until_complete(listen())
+    threading.Thread(target=loop.run_forever, name="higgs-serve", daemon=True).start()
+    return port, wire_of_engine(engine)
 
 
 async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None], end: threading.Timer):

@@ -18,7 +18,7 @@ from ..engines.engine import Engine
 from ..engines.remote.engine import RemoteEngine
 
 if TYPE_CHECKING:
-    from ..engines.cluster.cluster import Cluster
+    from ..serve.cluster.cluster import Cluster
 
 _NAMED = re.compile(r"([\w-]+)=(.+)")  # of --lora
 _SMALL_VOICE = (
@@ -71,8 +71,9 @@ def engine_on(args: argparse.Namespace, config: EngineConfig) -> Engine | Engine
     """Return this machine's devices, or the workers of a Ray cluster."""
     if args.ray is None and not args.ray_actors:
         return engine_of(config)
-    import_optional("ray", "remote")  # a one-line error if it is missing
-    from ..engines.cluster.cluster import Cluster
+    import_optional("ray", "remote")  # one-line errors if they are missing
+    import_optional("aiohttp.web", "Application")
+    from ..serve.cluster.cluster import Cluster
 
     return Cluster(config, args.ray or "", args.ray_actors)
 

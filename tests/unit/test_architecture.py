@@ -313,7 +313,7 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
     import sys
 
     assert used - set(sys.stdlib_module_names) - RARELY_NEEDED == listed | COMFYUI_S
-    for library, room in (("aiohttp", "serve"), ("ray", "engines/cluster")):
+    for library, room in (("aiohttp", "serve"), ("ray", "serve/cluster")):
         named = {path.parent for path in ENGINE.rglob("*.py") if library in {m for _, m, _ in imports_of(path)}}
         assert named == {ENGINE / room}
 

@@ -1,31 +1,32 @@
 """A book by Ray workers: the same bytes, whichever worker dies. Some tests run without Ray."""
 
-import gc
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
 import platform
 import subprocess
 import sys
-import threading
-import time
 import types
-import weakref
-from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, ServerConfig, Turn
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
-from higgs_tts.engine.engines.cluster.worker import About, Orders, Unfit, Worker
-from higgs_tts.engine.speech.decoder import Stage
+from higgs_tts.engine.engines.remote.address import Address
+from higgs_tts.engine.engines.remote.connections import Broken, Connections, TimedOut
+from higgs_tts.engine.engines.remote.errors import Failing
+from higgs_tts.engine.engines.remote.server import Kind, Server
+from higgs_tts.engine.engines.remote.server_pool import ServerPool, ServerSource
+from higgs_tts.engine.engines.remote.wire import CHUNK, VOICE, Wire
+from higgs_tts.engine.serve.cluster.worker import About, Worker
+from higgs_tts.engine.speech.drive import speak
 from higgs_tts.engine.speech.speech_input import SpeechInput
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+KEY = "the key of the run"
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 PARAMS = SamplingParams(seed=3, max_frames=20, chunk_seconds=3, retries=0)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
@@ -42,72 +43,40 @@ def alone(config):
         return engine.speak(TEXT, params=PARAMS)
 
 
+def about(model, machine, process):
+    return About("127.0.0.1", 9, "CPU", machine, process, Wire(512, 8, "codec", model, "CPU"))
+
+
 class TestWorker:
     """A single worker, without Ray."""
 
-    @pytest.fixture
-    def worker(self, config):
-        worker = Worker(config)
-        worker.open()
-        return worker
-
-    @staticmethod
-    def asked(config, params=PARAMS):
-        request = Engine(config).planner.request(SpeechInput((Turn("", TEXT),), {}, params), Listener())
-        stage, sequences = next(request.stages())
-        return stage, tuple(enumerate(sequences))
-
-    def test_a_worker_reports_its_fingerprint_and_device(self, worker, config):
-        assert worker.open() == (Engine(config).fingerprint, "CPU", platform.node(), os.getpid())
-
-    def test_a_worker_decodes_orders_until_told_to_end(self, worker, config, alone):
-        stage, sequences = self.asked(config)
-        worker.give(7, Orders(sequences))  # before it has begun
-        news, said = worker.decode(7, stage), []
-        for one in news:
-            said += one.parts
-            if any(part.is_last for part in one.parts):
-                worker.give(7, Orders(is_end=True))
-        first = alone.said[0]
-        wav = torch.cat([part.wav for part in said])
-        assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)
-        assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
-
-    def test_a_worker_stops_decoding_a_dropped_sequence(self, worker, config):
-        stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
-        worker.give(1, Orders(sequences))
-        news = worker.decode(1, stage)
-        assert next(news).received == 0
-        while not (said := next(news).parts):
-            pass
-        worker.give(1, Orders(drops=(0,), is_end=True))
-        assert not said[-1].is_last and not [part for one in news for part in one.parts]
-
-    def test_what_is_dropped_is_forgotten(self, worker, config, monkeypatch):
-        monkeypatch.setattr(time, "monotonic", itertools.count().__next__)  # each step is long enough to be reported
-        stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
-        asked = [weakref.ref(sequence) for _, sequence in sequences]
-        worker.give(1, Orders(sequences))
-        del sequences
-        news = worker.decode(1, stage)
-        while not next(news).parts:
-            pass
-        worker.give(1, Orders(drops=tuple(range(len(asked)))))
-        while next(news).parts:
-            pass
-        gc.collect()
-        assert not any(one() for one in asked)
-        worker.give(1, Orders(is_end=True))
-        assert not list(news)
-
-    def test_a_device_without_room_is_reported(self, worker, config, before_steps):
-        def fail(backend):
-            raise torch.cuda.OutOfMemoryError("planted")
-
-        before_steps(fail)
-        stage, sequences = self.asked(config)
-        worker.give(1, Orders(sequences))
-        assert list(worker.decode(1, stage))[-1] == Unfit(f"The CPU of {platform.node()} ran out of memory")
+    def test_a_worker_serves_its_engine_to_whoever_has_the_key_of_the_run(self, config, alone):
+        pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+        worker = Worker(config, KEY, "127.0.0.1")
+        assert not worker.is_open()
+        told = worker.open()
+        assert worker.open() is told and worker.is_open(), "once"
+        assert (told.kind, told.machine, told.process) == ("CPU", platform.node(), os.getpid())
+        assert told.wire.fingerprint == Engine(config).fingerprint
+        addresses = [Address(told.host, told.port, False, "", "HIGGS_TTS_NONE", key) for key in (KEY, "another", "")]
+        assert KEY not in repr(addresses)
+        paths = (
+            ("GET", "/v1/models"),
+            ("POST", CHUNK),
+            ("POST", VOICE),
+            ("POST", "/v1/audio/speech"),
+            ("GET", "/metrics"),
+        )
+        for method, path in paths:
+            statuses = [Connections().ask(address, method, path, b"{}" if method == "POST" else None).status
+                        for address in addresses]  # fmt: skip
+            assert statuses[0] != 401 and statuses[1:] == [401, 401], path
+        server = Server(addresses[0], Kind.OURS, wire=told.wire)
+        pool = ServerPool(ServerSource([server]), ServerConfig(""), None)
+        what = SpeechInput((Turn("", TEXT),), {}, PARAMS)
+        with torch.inference_mode():
+            speech = speak(Engine(config).planner.request(what, Listener()), pool)
+        assert torch.equal(speech.codes, alone.codes) and torch.equal(speech.wav, alone.wav)
 
 
 class FakeRay(types.ModuleType):
@@ -121,10 +90,12 @@ class FakeRay(types.ModuleType):
         self._answers, self.killed = answers, []
 
     def remote(self, what):
-        promise = types.SimpleNamespace(options=lambda **options: promise, remote=lambda *given: object())
-        actor = types.SimpleNamespace(open=promise, is_open=promise)
-        hire = types.SimpleNamespace(options=lambda **options: hire, remote=lambda config: actor)
-        return hire
+        raise NotImplementedError
+
+    def hire(self):
+        """Place an actor."""
+        promise = types.SimpleNamespace(remote=lambda *given: object())
+        return types.SimpleNamespace(open=promise, is_open=promise)
 
     def wait(self, promises, timeout, num_returns=1):
         return promises, []
@@ -148,112 +119,99 @@ def seats_of(monkeypatch):
         monkeypatch.setitem(sys.modules, "ray", ray)
         monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
         module = with_fake_ray("seats", monkeypatch)
-        return module.Seats(None, count, {}), module, ray
+        return module.Seats(ray.hire, count, "key"), module, ray
 
     return make
 
 
 def with_fake_ray(name, monkeypatch):
     """Return a module of the cluster, loaded anew, for this test alone."""
-    full = f"higgs_tts.engine.engines.cluster.{name}"
-    spec = importlib.util.spec_from_file_location(full, ROOT / "engine" / "engines" / "cluster" / f"{name}.py")
+    full = f"higgs_tts.engine.serve.cluster.{name}"
+    spec = importlib.util.spec_from_file_location(full, ROOT / "engine" / "serve" / "cluster" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, full, module)
     spec.loader.exec_module(module)
     return module
 
 
-def test_a_session_closed_while_a_worker_joins_starts_no_stream(seats_of, monkeypatch):
-    seats, module, _ = seats_of(About("model", "CPU", "here", 7))
-    (seat,) = seats.all
-    joined, ended, streams = threading.Event(), threading.Event(), []
-
-    class Paused(module.Seat):
-        """Pauses the thread that has joined until the session has told its stream to end."""
-
-        @property
-        def member(self):
-            if self.joins is not None:
-                joined.set()
-                ended.wait(60)
-            return self.joins
-
-        @member.setter
-        def member(self, member):
-            self.joins = member
-
-    seat.joins, seat.__class__ = None, Paused
-    starts = types.SimpleNamespace(remote=lambda *given: streams.append(given) or iter(()))
-    seat.actor.decode = types.SimpleNamespace(options=lambda **_: starts)
-    seat.actor.give = types.SimpleNamespace(remote=lambda *_: ended.set())
-    session = with_fake_ray("ray_session", monkeypatch).RayPoolSession(seats, Stage(1, 64), 0)
-    session.submit()
-    joined.wait(60)
-    session.close()
-    assert ended.is_set() and not streams
-
-
 def test_a_worker_s_death_is_reported_with_ray_s_reason(seats_of):
     died = "The actor died unexpectedly before finishing this task.\n\tclass_name: Worker\n\tpid: 7\n"
     died += "The worker was killed: the node ran low on memory.\n"
-    seats, module, ray = seats_of(About("model", "CPU", "here", 7), "The node is gone. " * 99)
+    seats, module, ray = seats_of(about("model", "here", 7), "The node is gone. " * 99, about("model", "there", 8))
     seats.gather()
-    (seat,) = seats.ready
+    (seat,), (server,) = seats.all, seats.servers
     assert seat.name == "The worker on here, process 7," and seats.fingerprint == "model"
     assert module.reason_of(ray.exceptions.RayError(died)) == (
         "The actor died unexpectedly before finishing this task. The worker was killed: the node ran low on memory."
     )
-    seat.open()
-    assert seats.admit(seat, 1.0) and seat.is_gone and not seats.ready
-    assert seat.reason.startswith(" Ray's reason: The node is gone. ") and seat.reason.endswith("...")
-    assert len(seat.reason) < 500
-    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. Try again;")
+    assert seats.lose(server, Broken("closed the connection.")) == (True, "") and seats.is_waiting
+    assert seats.lose(server, Broken("closed the connection.")) == (False, ""), "by another call"
+    (change,) = seats.changes()
+    assert change.came is None and change.replaces is None and len(change.note) < 500
+    assert change.note.startswith("The worker on here, process 7, died; the other workers took over its part. Ray's r")
+    (change,) = seats.changes()
+    assert change.replaces is server and seats.servers == [change.came] and not change.note and not seats.is_waiting
+    assert str(seats.none_left(())).startswith("All workers of the Ray cluster are lost. Try again;")
+
+
+def test_a_worker_that_only_went_silent_goes_on(seats_of):
+    here = about("model", "here", 7)
+    seats, _, ray = seats_of(here, here)
+    seats.gather()
+    (server,) = seats.servers
+    seats.lose(server, TimedOut("did not answer."))
+    (change,) = seats.changes()
+    assert change.replaces is server and change.came is not server and not change.note and not ray.killed
+
+
+def test_a_worker_that_cannot_decode_is_not_replaced(seats_of):
+    seats, _, ray = seats_of(about("model", "here", 7))
+    seats.gather()
+    returns, note = seats.lose(seats.servers[0], Failing("failed: has no room for two chunks at a time."))
+    assert not returns and "has no room" in note and seats.all[0].is_gone and len(ray.killed) == 1
 
 
 def test_a_seat_is_filled_again_but_not_for_ever(seats_of):
-    here = About("model", "CPU", "here", 7)
-    seats, _, ray = seats_of(*[here] * 5)
+    here = about("model", "here", 7)
+    seats, _, ray = seats_of(*[here, "died"] * 4, here)
     (seat,) = seats.all
-    for _ in range(3):
+    for number in range(4):
         seats.gather()
-        assert seats.ready == [seat]
-        seat.died(ray.exceptions.RayError("died"))
-        assert seat.opening is not None and not seats.ready
+        assert len(seats.servers) == 1
+        seats.lose(seats.servers[0], Broken("closed the connection."))
+        assert "died" in seats.changes()[0].note
+        assert seat.is_gone is (number == 3)
+    assert len(ray.killed) == 4, "a fourth time within minutes"
+    seats.begin()
     seats.gather()
-    seat.died(ray.exceptions.RayError("died"))
-    assert seat.is_gone and len(ray.killed) == 4, "a fourth time within minutes"
-    seats.call()
-    seats.gather()
-    assert seats.ready == [seat], "a later session tries again"
+    assert len(seats.servers) == 1, "a later session tries again"
 
 
 def test_states_of_workers(seats_of):
-    here, there = About("model", "CPU", "here", 7), About("model", "CPU", "there", 8)
-    seats, *_ = seats_of(here, there, True, False, "died", there, True, count=2)
-    assert seats.states() == [{"state": "starting"}] * 2
+    here, there = about("model", "here", 7), about("model", "there", 8)
+    seats, *_ = seats_of(here, there, True, "died", "died", True, about("model", "there", 9), True, count=2)
     seats.gather()
     who = [{"machine": one.machine, "process": one.process, "device": "CPU"} for one in (here, there)]
-    assert seats.states() == [{"state": "running", **who[0]}, {"state": "starting", **who[1]}], "Ray restarted one"
+    reason = {"reason": "Ray's reason: died"}
+    assert seats.states() == [{"state": "running", **who[0]}, {"state": "starting", **reason}], "placed again"
+    assert seats.states()[1] == {"state": "running", **who[1], "process": 9}
     seats.all[0].give_up(" It is gone.")
-    seats.call()
-    assert seats.admit(seats.all[0], 1.0) and seats.all[0].is_gone
-    assert seats.admit(seats.all[1], 1.0)
-    assert seats.states() == [{"state": "lost", "reason": "Ray's reason: died"}, {"state": "running", **who[1]}]
+    assert seats.states()[0] == {"state": "lost", "reason": "It is gone."}
 
 
 def test_a_worker_that_never_starts_is_given_up(seats_of, monkeypatch):
     seats, _, ray = seats_of()
     (seat,) = seats.all
     monkeypatch.setattr(ray, "wait", lambda promises, timeout: ([], promises))
-    assert not seats.admit(seat, 0.0)
+    assert seats.admit(seat, 0.0) is None
     seat.asked -= 601
-    assert seats.admit(seat, 0.0) and seat.is_gone
+    assert seats.admit(seat, 0.0) == "" and seat.is_gone
     with pytest.raises(HiggsError, match=r"All workers of the Ray cluster are lost.*has not started it within 600 s"):
         seats.gather()
 
 
 def test_workers_of_different_models_are_refused(seats_of):
-    seats, *_ = seats_of(About("model", "CPU", "here", 7), About("another", "CPU", "there", 8), count=2)
+    seats, *_ = seats_of(about("model", "here", 7), about("another", "there", 8), count=2)
     with pytest.raises(HiggsError, match=r"The model on there differs from the other machines.*set --dtype"):
         seats.gather()
 

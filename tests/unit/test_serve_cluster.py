@@ -11,12 +11,13 @@ import time
 
 import numpy as np
 import pytest
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 pytest.importorskip("ray", reason="ray is not installed")
 
-from higgs_tts.engine.engines.cluster.seats import Seat
+from higgs_tts.engine.engines.remote.connections import Connections
+from higgs_tts.engine.serve.cluster.seats import Seat
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
 from higgs_tts.tests.ray_workers import ray_workers
 from higgs_tts.tests.speech_servers import ask, error_of, running
@@ -90,13 +91,27 @@ def at_once(bodies, port, meanwhile=lambda: None):
 
 
 def kill(cluster, *seats):
-    for seat in seats or cluster.seats.ready:
+    for seat in cluster.seats.all:
+        seat.deaths.clear()  # those of other tests
+    for seat in seats or running_seats(cluster):
         os.kill(seat.about.process, signal.SIGKILL)
+
+
+def running_seats(cluster):
+    return [seat for seat in cluster.seats.all if seat.server]
+
+
+def metric(seat, name):
+    """Return a sum of a worker's metrics. 0 if it does not answer."""
+    with contextlib.suppress(HiggsError):
+        told = Connections().ask(seat.server.address, "GET", "/metrics").body.decode()
+        return sum(float(line.split()[-1]) for line in told.splitlines() if line.startswith(name))
+    return 0
 
 
 def busy(cluster):
     """Return the seats whose workers speak."""
-    return [seat for seat in cluster.seats.ready if seat.member is not None and seat.member.parts]
+    return [seat for seat in running_seats(cluster) if metric(seat, "higgs_tts_rows_running")]
 
 
 def test_health_lists_the_workers(served, cluster):
@@ -183,10 +198,11 @@ def test_a_voice_that_is_added_is_spoken_by_all_workers(served, cluster):
     port, _ = served
     wait_until(lambda: all_run(port))
     add_voice(port, b"mine")
-    before = {seat.member: seat.member.spoken for seat in cluster.seats.all}
+    calls = 'higgs_tts_calls_total{path="/v1/higgs-tts/chunk",status="200"}'
+    before = {seat: metric(seat, calls) for seat in cluster.seats.all}
     answers = at_once([body_of(1, voice="mine")] * CALLERS, port)
     assert all(answer[0] == 200 and same(answer[2], answers[0][2]) for answer in answers)
-    assert all(member.spoken > spoken for member, spoken in before.items())
+    assert all(metric(seat, calls) > spoken for seat, spoken in before.items())
 
 
 def test_a_voice_waits_for_a_worker(cluster, tmp_path):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from http.client import HTTPResponse
 
 from ...core.errors import HiggsError
 from ...core.sequence import Sequence as Decoded
 from ...voice.clip import Wave
 from ...voice.voice import Voice
 from . import wire
-from .connections import Answer, Broken, Connections, whole_body
+from .connections import Answer, Broken, Connections, Response, whole_body
 from .errors import Busy, Failing, Lost, error_of, failing
 from .server import Server
 from .wire import WirePiece
@@ -33,7 +32,7 @@ def spoken_by(server: Server, sequence: Decoded, connections: Connections, secon
     raise Broken("closed the connection before its answer was complete.")
 
 
-def _piece(line: bytes, opened: HTTPResponse, codebooks: int) -> WirePiece | None:
+def _piece(line: bytes, opened: Response, codebooks: int) -> WirePiece | None:
     """Read what is behind a line. None for a sign of life."""
     if not line.endswith(b"\n"):
         raise Broken("closed the connection before its answer was complete.")

@@ -17,6 +17,8 @@ from .address import Address
 
 Body = dict[str, Any] | bytes  # sent as JSON, or as it is
 
+Response = http.client.HTTPResponse
+
 CONNECT_SECONDS = 10.0
 _MOST_BYTES = 256 << 20  # maximum response body: over an hour of audio
 

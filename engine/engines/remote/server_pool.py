@@ -112,10 +112,10 @@ class ServerPoolSession(PoolSession):
         notes: Sequence[str],
         chunks: Counter[Server],
     ):
-        source.begin()
         self._source, self._config, self._encode, self._chunks = source, config, encode, chunks
-        self._servers = {_member(server): server for server in source.servers}
-        super().__init__(Pool(self._servers))
+        self._servers: dict[Member, Server] = {}
+        self._has_begun = False
+        super().__init__(Pool([]))
         self._notes = list(notes)
         self._connections = Connections()
         self._clips: set[Future[Voice]] = set()  # being encoded by servers
@@ -128,6 +128,19 @@ class ServerPoolSession(PoolSession):
     def _is_done(self) -> bool:
         return super()._is_done and not self._clips
 
+    def submit(self, *sequences: Decoded) -> None:
+        with self._changed:
+            self._begin()
+            super().submit(*sequences)
+
+    def _begin(self):
+        """Take the servers, once there is work."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._source.begin()
+            for server in self._source.servers:
+                self._change(server, None, "")
+
     def drop(self, *sequences: Decoded) -> None:
         """Remove sequences. The answer to a call in flight is ignored."""
         with self._changed:
@@ -138,7 +151,9 @@ class ServerPoolSession(PoolSession):
         if self._encode is not None:
             run_into(made, partial(self._encode, *clip))
             return made
-        self._clips.add(made)
+        with self._changed:
+            self._begin()
+            self._clips.add(made)
         self._run("voice", self._have_encoded, made, clip)
         return made
 

@@ -1,45 +1,44 @@
-"""Engine on a Ray cluster, which it joins or starts."""
+"""Engine on a Ray cluster, which it joins or starts: Ray places servers, and they are called like others of ours."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
 
-from ...core.config import EngineConfig
+from ...core.config import EngineConfig, ServerConfig
 from ...core.errors import HiggsError
-from ...speech.decoder import Stage
-from ...voice.clip import Wave
+from ...engines.engine import Engine
+from ...engines.loaded_model import CPU_BATCH
+from ...engines.remote.chunk_calls import encoded_by
+from ...engines.remote.connections import Connections
+from ...engines.remote.server_pool import ServerPool
+from ...engines.speech_api import SpeechAPI
+from ...voice.clip import Wave, check_clip
 from ...voice.voice import Voice
-from ..engine import Engine
-from ..speech_api import SpeechAPI
-from .ray_session import RayPoolSession
-from .seats import Seats, own_error
+from ..speaker import ROWS
+from .seats import Seats
+from .worker import Worker
 
-_STORE_BYTES = 512 << 20  # object store of a Ray started here; holds only audio in transit
+_STORE_BYTES = 128 << 20  # object store of a Ray started here, which carries no sound
 _DEVICES = ("auto", "cuda", "cpu")
+_SILENCE = 60.0  # seconds without a sign of life, which a server sends every ten
+_AHEAD = 2  # chunks that wait at a worker, so that its rows never do
 
 
-class RayPool:
-    """Decoder over the workers."""
+class PlacedWorker(Worker):
+    """A worker that listens at its machine's address in the cluster."""
 
-    def __init__(self, seats: Seats):
-        self._seats, self._numbers = seats, itertools.count()
-
-    @contextlib.contextmanager
-    def session(self, stage: Stage) -> Iterator[RayPoolSession]:
-        session = RayPoolSession(self._seats, stage, next(self._numbers))
-        try:
-            yield session
-        finally:
-            session.close()
+    def __init__(self, config: EngineConfig, key: str):
+        super().__init__(config, key, ray.util.get_node_ip_address())
 
 
 class Cluster(SpeechAPI):
@@ -74,7 +73,6 @@ class Cluster(SpeechAPI):
             self.seats = self._hire()
             stack.callback(self.seats.close)
             self.seats.gather()
-            self._pool = RayPool(self.seats)
             self._open = stack.pop_all()
         return self
 
@@ -85,39 +83,42 @@ class Cluster(SpeechAPI):
         gpus = int(ray.cluster_resources().get("GPU", 0))
         if self._config.device == "cuda" and not gpus:
             raise HiggsError("The Ray cluster has no GPU. Add a machine that has one, or choose --device cpu.")
-        if gpus and self._config.device != "cpu":
-            config = replace(self._config, device="cuda:0")  # a worker sees only its own GPU
-            return Seats(config, self._workers or gpus, {"num_gpus": 1})
+        is_gpu = gpus > 0 and self._config.device != "cpu"
+        config = replace(self._config, device="cuda:0" if is_gpu else "cpu")  # a worker sees only its own GPU
+        self._calls = ServerConfig("", calls=(ROWS if is_gpu else CPU_BATCH) + _AHEAD, timeout=_SILENCE)
+        key = secrets.token_urlsafe(32)  # of this run, known to its servers and to nobody else
+        options: dict[str, Any] = {"num_gpus": 1} if is_gpu else {"num_cpus": 1}
+        actor = ray.remote(PlacedWorker).options(scheduling_strategy="SPREAD", max_concurrency=2, **options)
         machines = sum(node["Alive"] for node in ray.nodes())
-        return Seats(replace(self._config, device="cpu"), self._workers or machines, {"num_cpus": 1})
+        return Seats(partial(actor.remote, config, key), self._workers or (gpus if is_gpu else machines), key)
 
     @property
     def devices(self) -> int:
         """Number of workers that decode together."""
-        return len(self.seats)
+        return len(self.seats.all)
+
+    @property
+    def kind(self) -> str:
+        kinds = {seat.about.kind for seat in self.seats.all if seat.about}
+        return kinds.pop() if len(kinds) == 1 else ""
 
     def workers(self) -> list[dict[str, object]]:
         return self.seats.states()
 
     @property
     def fingerprint(self) -> str:
-        """Digest of weights and precision, as in `Engine`."""
+        """Digest of weights and precision, as the workers have them."""
         return self.seats.fingerprint
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         """Encode a voice on a worker, like `Engine.encode_voice`."""
-        for seat in self.seats.ready:
-            try:
-                return ray.get(seat.actor.encode_voice.remote(wav, sample_rate, transcript, name))
-            except RayTaskError as error:
-                raise own_error(error) from None
-            except RayError:  # died; the pool notices when it speaks
-                continue
-        raise self.seats.none_left()
+        check_clip(wav, sample_rate)
+        clip = wav, sample_rate, (transcript or "").strip() or None, name
+        return encoded_by(self.seats.servers, clip, Connections(), self._calls.timeout)
 
     @contextlib.contextmanager
-    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[RayPool]:
-        yield self._pool
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[ServerPool]:
+        yield ServerPool(self.seats, self._calls, None)
 
 
 def _join(address: str, workers: int):
