@@ -349,7 +349,6 @@ class SpeechServer:
             async for said in spoken:
                 assert not isinstance(said, WirePart)
                 if isinstance(said, SpeechResult):
-                    self._call_voices.remember(said)
                     self._metrics.spoke(0.0 if listens else said.seconds)
                 else:
                     if not heard:

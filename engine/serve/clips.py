@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,12 +12,11 @@ from functools import partial
 import torch
 
 from ..audio.resample import check_rate
-from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
+from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..preview.join_clips import JoinedClips, NamedClip, join_clips
-from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
-from ..voice.voice import Voice, voice_of_speech
+from ..voice.voice import Voice
 from .asked import asked
 from .bodies import beside
 from .calls import BadCall, Call, Clip
@@ -25,9 +24,6 @@ from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
 _CLIPS_KEPT = 64
-_SPOKEN_KEPT = 64  # answers
-_EVERY = 16  # samples; an answer is known by every 16th
-_SAME = 1e-4  # of full scale: 16 bits, rounded three times
 
 
 class CallVoices:
@@ -36,15 +32,6 @@ class CallVoices:
     def __init__(self, speaker: SpeakerThread, folder: VoiceFolder):
         self._speaker, self._folder = speaker, folder
         self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
-        self._spoken: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=_SPOKEN_KEPT)  # some samples, codes
-
-    def remember(self, said: SpeechResult) -> None:
-        """Keep the codes of an answer of one chunk: they are the voice, if it is sent back as a clip.
-
-        That is how clients give the first chunk's voice to a long text's others. Encoded, it would have other codes.
-        """
-        if said.chunks == 1 and len(said.wav) == len(said.codes) * FRAME_SAMPLES:
-            self._spoken.append((said.wav[::_EVERY].clone(), said.codes))
 
     async def of(self, call: Call) -> Voice | None:
         """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
@@ -83,8 +70,7 @@ class CallVoices:
     async def made(self, data: bytes, transcript: str, param: str) -> Voice:
         """Return the voice of a sound file. Raises BadCall that names the field if the file is unusable."""
         clip = await asyncio.to_thread(_clip, data, param)
-        said = await asyncio.to_thread(_said, clip, tuple(self._spoken))
-        return await self._encode(clip, transcript) if said is None else voice_of_speech(said, transcript, "")
+        return await self._encode(clip, transcript)
 
     async def _joined(self, clip: Clip) -> Voice:
         """Return the voice of several clips of a speaker. Its warnings also say which were left out, and why."""
@@ -98,25 +84,6 @@ class CallVoices:
 
 def _digest(clip: Clip) -> bytes:
     return b"".join(hashlib.sha256(repr(one.transcript).encode() + one.data).digest() for one in clip.every)
-
-
-def _said(clip: tuple[torch.Tensor, int], spoken: tuple[tuple[torch.Tensor, torch.Tensor], ...]) -> torch.Tensor | None:
-    """Return the codes of the answer that a clip is, or None."""
-    wav, rate = clip
-    if rate == SAMPLE_RATE and len(wav) == 1:
-        for some, codes in spoken:
-            if frames := _frames_of(some, len(codes), wav[0]):
-                return codes[:frames]
-    return None
-
-
-def _frames_of(some: torch.Tensor, frames: int, clip: torch.Tensor) -> int:
-    """Return how many frames of an answer a clip has, and then at most silence. 0 if it is another sound."""
-    size = min(frames * FRAME_SAMPLES, len(clip))
-    if size % FRAME_SAMPLES or bool(clip[size:].any()) or not bool(clip.any()):
-        return 0
-    heard = clip[:size:_EVERY]
-    return size // FRAME_SAMPLES if bool(((some[: len(heard)] - heard).abs() <= _SAME).all()) else 0
 
 
 def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
