@@ -36,6 +36,7 @@ from higgs_tts.engine.checkpoint.adapter_files import AUDIO_MODULES, adapter_fil
 from higgs_tts.engine.checkpoint.hf_config import read_settings
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.tensor_file import open_tensors
+from higgs_tts.engine.engines.remote import wire
 from higgs_tts.engine.files.gguf_header import read_gguf
 from higgs_tts.engine.files.json_file import read_json
 from higgs_tts.engine.files.plain_text import decode_text
@@ -251,6 +252,37 @@ def _read_batch(body: object, folder: Path):
     return read_batch(parse_json(as_json(body)), 16, lambda fields: read_call(fields, 4096, lambda tag: True))
 
 
+_ORDER = {
+    "version": 1,
+    "model": "",
+    "text": "Hello.",
+    "scene": None,
+    "index": 0,
+    "budget": 100,
+    "params": {"seed": 3, "temperature": 0.8, "top_k": 30, "ban_specials": True},
+    "check": True,
+    "listened": False,
+    "voice": {"frames": 2, "codebooks": 2, "transcript": "What it says."},
+    "codes": {"frames": 1, "codebooks": 2, "ended": True},
+}
+_DOUBT = ["again", "some words", 0, 2, 0, 1]
+_VERDICT = {"method": "attention", "starts": [0], "fixed": 0, "passages": [[0, 1, 0, 1, [_DOUBT]]], "heard": [_DOUBT]}
+_PIECE = {"frames": 1, "samples": 2, "cleared": 1, "ended": True, "verdict": _VERDICT}
+_PIECE["codes"] = {"frames": 1, "codebooks": 2}
+
+
+def _lines(head: object, size: int) -> st.SearchStrategy[bytes]:
+    """Return lines of JSON with binary data behind them, most often as long as they say."""
+    rest = st.just(bytes(size)) | st.binary(max_size=2 * size)
+    return st.builds(lambda line, data: as_json(line) + b"\n" + data, changed(head) | JSON, rest)
+
+
+def _read_wire_answer(data: bytes, folder: Path):
+    line, _, rest = data.partition(b"\n")
+    head, size = wire.piece_sizes(line)
+    return wire.read_piece(head, rest[:size], 2)
+
+
 def _read_form(given: tuple[bytes, str], folder: Path):
     return parse_form(*given)
 
@@ -316,6 +348,16 @@ PARSERS = {
     "words": Parser(changed({"words": [_WORD, _WORD]}).map(json.dumps) | JSON.map(as_json), _read_words),
     "call": Parser(changed(_CALL) | changed(_CLIP) | JSON, _read_call),
     "batch": Parser(changed(_BATCH) | JSON, _read_batch),
+    "order": Parser(_lines(_ORDER, 12), lambda data, _: wire.read_order(data)),
+    "clip order": Parser(
+        _lines({"version": 1, "sample_rate": 24000, "channels": 2, "transcript": None}, 16),
+        lambda data, _: wire.read_clip_order(data),
+    ),
+    "answer": Parser(_lines(_PIECE, 12), _read_wire_answer),
+    "encoded clip": Parser(
+        _lines({"frames": 2, "codebooks": 2, "codec": "a", "warnings": ["b"]}, 8),
+        lambda data, _: wire.read_voice(data, None, ""),
+    ),
     "form": Parser(st.tuples(FORM.map(b"".join), TYPE), _read_form),
     "message": Parser(
         changed(_SESSION) | changed(_BESIDE), _read_message, ({"type": "session.config", "session": {"\n": 1}},)

@@ -252,6 +252,8 @@ def read_piece(head: Mapping[str, Any], data: bytes, codebooks: int) -> WirePiec
     """Parse a part of an answer, as sized by `piece_sizes`. Raises HiggsError."""
     frames, samples = _int(head, "frames", 0, MOST_VOICE_FRAMES), 4 * _int(head, "samples", 0, 1 << 31)
     cleared = None if head.get("cleared") is None else _int(head, "cleared", 0, 1 << 31)
+    if len(data) < samples:
+        raise HiggsError("it is shorter than it says.")
     wav = _samples(data[:samples])
     if not bool(wav.isfinite().all()):
         raise HiggsError("its samples are not numbers.")
