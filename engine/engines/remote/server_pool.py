@@ -193,6 +193,7 @@ class ServerPoolSession(PoolSession):
             return [] if lost is None else self._pool.give_up(lost)
         member = _member(came)
         self._servers[member] = came
+        self._chunks[came] += 0  # named in this order
         return self._pool.join(member, lost)
 
     def _start(self, members: list[Member]) -> None:
