@@ -228,7 +228,7 @@ class Quality:
         voices = [self.engine.encode_voice(*read_clip(clip), transcript=transcript_of(clip)[0]) for clip in clips]
         whisper, kinds, wrong = Whisper(), {}, []
         for number, row in enumerate((corpus.templates.TEXT / "readings.txt").read_text(encoding="utf-8").splitlines()):
-            kind, _, text = row.partition(": ")
+            kind, _, text = row.partition(" | ")
             heard = whisper(self.say(text, [None, *voices][number % (1 + len(voices))]).wav)
             right = not read_as(text).isdisjoint(read_as(heard))
             count = kinds.setdefault(kind, {"right": 0, "of": 0})

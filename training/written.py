@@ -76,7 +76,7 @@ def by_word(text: str) -> str:
                 continue
             parts.append(text[at : max(at, one.start)])
             if number not in used:
-                parts.append(one.said)
+                parts.append(one.spelling)
                 used.add(number)
             at = max(at, min(match.end(), one.stop))
         parts.append(text[at : match.end()])

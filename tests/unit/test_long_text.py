@@ -108,9 +108,9 @@ def test_chunks_are_short_enough_for_the_context(opened, monkeypatch, voice):
     engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=150))
     chunks = [(said, len(prompt)) for said, prompt in prompts]
     assert "".join("".join(said for said, _ in chunks).split()) == "".join(text.split())
-    assert max(map(estimate_frames, split_text(text, 120))) > engine.context, "as asked for, they would not fit"
+    assert max(map(estimate_frames, split_text(text, 120))) > engine.planner.context, "as asked for, they would not fit"
     first = 0 if voice else estimate_frames(chunks[0][0])  # it ended early here, and could have been a longer voice
-    assert all(positions + first + estimate_frames(said) < engine.context for said, positions in chunks)
+    assert all(positions + first + estimate_frames(said) < engine.planner.context for said, positions in chunks)
     assert engine.speak(TEXT, voice, SamplingParams(chunk_seconds=0, max_frames=30)).chunks == 1, "0 never splits"
 
 
@@ -258,7 +258,7 @@ def test_a_finished_long_text_leaves_nothing_behind(opened, left_behind):
 
 def test_a_chunk_that_does_not_fit_is_refused_before_any_speech(opened):
     engine = opened()
-    engine.context = 90
+    engine.planner.context = 90
     frames = []
     text = TEXT + " " + "word " * 200 + "."
     with pytest.raises(HiggsError, match="larger context"):
