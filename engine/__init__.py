@@ -8,7 +8,7 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` i
     quit_at_once()
 
 from .audio.encoded import SOUND_FILES, encode_sound
-from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, master
+from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, master, noise_floor, true_peak
 from .audio.pcm import pcm_bytes, wav_bytes
 from .audio.resample import check_rate, resample
 from .book.book import Book
@@ -143,6 +143,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "AS_IS",
     "FRESH_TARGET",
     "master",
+    "noise_floor",
+    "true_peak",
     "SOUND_FILES",
     "encode_sound",
     "pcm_bytes",

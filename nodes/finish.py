@@ -1,4 +1,4 @@
-"""What nodes that speak do with finished sound: its loudness, and a file of it."""
+"""Loudness and files of finished speech, for the nodes that speak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from comfy_api.latest import io
 
-from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, master
+from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, master, noise_floor, true_peak
 from .comfy import folders
 from .comfy.saved_sound import save_sound
 
@@ -73,11 +73,11 @@ class Finish:
         target = TARGETS[self.loudness]
         if target is None:
             return wav
-        result = master(wav, rate, target)
+        wav, level = master(wav, rate, target)
         unit = "dB RMS" if target.is_rms else "LUFS"
-        floor = f", noise floor {result.floor:.0f} dB" if target.is_rms else ""
-        self.lines.append(f"Loudness: {result.level:.1f} {unit}, true peak {result.peak:.1f} dB{floor}.")
-        return result.wav
+        floor = f", noise floor {noise_floor(wav, rate):.0f} dB" if target.is_rms else ""
+        self.lines.append(f"Loudness: {level:.1f} {unit}, true peak {true_peak(wav, rate):.1f} dB{floor}.")
+        return wav
 
     def save(self, audio: dict, hidden: object) -> None:
         """Save an AUDIO if the node is to."""

@@ -187,7 +187,7 @@ def with_player(
             return _levelled(with_bar(speak), finish), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
         words = engine.words(speech)
-        sound.finish(speech.wav, words)  # as it was heard: what plays does not become louder in its midst
+        sound.finish(speech.wav, words)  # as streamed: the volume must not jump during playback
         speech = _levelled(speech, finish)
     return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
 

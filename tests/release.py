@@ -46,7 +46,7 @@ def release(root: pathlib.Path, version: str, date: datetime.date) -> str:
             text[: match.start(1)] + version + text[match.end(1) :], encoding="utf-8", newline="\n"
         )
     _git(root, "commit", "--quiet", "--all", "--message", f"release: Version {version}")
-    # A line of the changelog that begins with # is no comment of the message.
+    # Verbatim: lines of the changelog that begin with # are not comments.
     _git(root, "tag", "--cleanup=verbatim", "--annotate", f"v{version}", "--message", f"Version {version}\n\n{entry}\n")
     return f"Look at it: git show v{version}. Publish it: git push origin HEAD v{version}"
 

@@ -9,29 +9,26 @@ import torch
 import torch.nn.functional as F
 
 from ..core.config import SAMPLE_RATE
+from .loudness import TARGET as EVEN
 from .loudness import integrated_loudness
 from .resample import resample
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a platform asks for. level: LUFS, or dB of RMS if `is_rms`. peak: highest true peak, in dB of full scale."""
+    """Loudness and peak of a delivery format. level: LUFS, or dB of RMS if `is_rms`. peak: most dB of true peak."""
 
     level: float
     peak: float = -1.0
     is_rms: bool = False
 
 
-AS_IS = "as is"
+AS_IS, FRESH_TARGET = "as is", f"{EVEN:.0f} LUFS"  # the latter where nothing is chosen
 TARGETS: dict[str, Target | None] = {
     AS_IS: None,
-    "-16 LUFS": Target(-16.0),
-    "-19 LUFS": Target(-19.0),
-    "-20 LUFS": Target(-20.0),
-    "-23 LUFS": Target(-23.0),
+    **{f"{level:.0f} LUFS": Target(level) for level in (-16.0, -19.0, EVEN, -23.0)},
     "ACX": Target(-20.0, peak=-3.2, is_rms=True),  # between -23 and -18 dB, peaks below -3 dB
 }
-FRESH_TARGET = "-20 LUFS"  # where nothing is chosen; what the turns of a dialogue or book are brought to
 _MOST_GAIN = 30.0  # dB: more would only raise noise
 _ROUNDS, _CLOSE = 6, 0.05  # of gain and limiting; dB from the target
 _OVERSAMPLED = 4  # BS.1770-4, annex 2
@@ -42,27 +39,21 @@ _AHEAD = 10  # steps by which it begins before a peak, and ends after it
 _FLOOR_WINDOW = 0.5  # seconds over which ACX measures the noise floor
 
 
-@dataclass(frozen=True)
-class Mastered:
-    """Sound at its target."""
+def master(wav: torch.Tensor, rate: int, target: Target) -> tuple[torch.Tensor, float]:
+    """Bring sound [C, n] at `rate` Hz to a target: one gain for all of it, then a limiter. Silence stays as it is.
 
-    wav: torch.Tensor  # [C, n] float32
-    level: float  # LUFS, or dB of RMS; -inf for silence
-    peak: float  # true peak in dB of full scale
-    floor: float  # see `noise_floor`
-
-
-def master(wav: torch.Tensor, rate: int, target: Target) -> Mastered:
-    """Bring sound [C, n] at `rate` Hz to a target: one gain for all of it, then a limiter. Silence stays as it is."""
+    Returns (sound [C, n] float32, its level in LUFS or dB of RMS; -inf for silence).
+    """
     wav, gain = wav.float(), 0.0
     out = _limit(wav, rate, target.peak)
+    level = _level(out, rate, target)
     for _ in range(_ROUNDS):
-        level = _level(out, rate, target)
         if math.isinf(level) or abs(target.level - level) < _CLOSE:
             break
         gain = min(gain + target.level - level, _MOST_GAIN)
         out = _limit(wav * 10 ** (gain / 20), rate, target.peak)
-    return Mastered(out, _level(out, rate, target), true_peak(out, rate), noise_floor(out, rate))
+        level = _level(out, rate, target)
+    return out, level
 
 
 def true_peak(wav: torch.Tensor, rate: int) -> float:

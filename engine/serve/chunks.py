@@ -21,6 +21,7 @@ from ..engines.remote.wire import ChunkOrder, Wire, WirePiece
 from ..engines.speech_api import SpeechAPI
 from ..speech.decoder import Heard
 from ..speech.drive import Stages
+from ..speech.verdict import Verdict
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED
 from .asked import asked
@@ -56,8 +57,8 @@ class ChunkRequest:
             wav = torch.cat(self._wavs) if self._wavs and (is_news or heard.is_last) else torch.empty(0)
             self._wavs = [] if len(wav) else self._wavs
             codes = torch.cat(sequence.codes) if heard.is_last else None
-            verdict = sequence.verdict if heard.is_last else None
-            piece = WirePiece(sequence.num_frames, wav, cleared, codes, sequence.ended, verdict)  # pyright: ignore[reportArgumentType]
+            verdict = sequence.verdict if heard.is_last and isinstance(sequence.verdict, Verdict) else None
+            piece = WirePiece(sequence.num_frames, wav, cleared, codes, sequence.ended, verdict)
             self._told_at, self._cleared = time.monotonic(), cleared
             self._tell(WirePart(wire.pack_piece(piece), len(wav), heard.is_last))
         self.is_settled = heard.is_last

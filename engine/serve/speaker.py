@@ -57,7 +57,7 @@ class SpeechJob:
 
 
 class SpeakerJob(Protocol):
-    """What the speaker's thread speaks, such as a `SpeechJob`."""
+    """A job for the speaker's thread, such as a `SpeechJob`."""
 
     @property
     def adapter(self) -> str: ...

@@ -18,7 +18,7 @@ Stages = Iterator[list[Sequence]]
 
 
 class Driven(Protocol):
-    """What the loop drives, such as a `SpeechRequest`."""
+    """A request that the loop drives, such as a `SpeechRequest`."""
 
     @property
     def is_settled(self) -> bool: ...

@@ -63,7 +63,7 @@ class Outputs:
     ) -> None:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         if self._target:
-            wav = master(wav.view(self._channels, -1), self._rate, self._target).wav
+            wav, _ = master(wav.view(self._channels, -1), self._rate, self._target)
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
             def partial(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Who speaks with which voice: connected, declared in the text, and files of that name."""
+"""Casting: voices that are connected, declared in the text, or files of a speaker's name."""
 
 import pytest
 from higgs_tts.engine import Cast

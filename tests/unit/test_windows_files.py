@@ -1,4 +1,4 @@
-"""What Windows does with files and pipes, played on any system."""
+"""Windows' behaviour with files and pipes, simulated on any system."""
 
 import errno
 import io

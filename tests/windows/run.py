@@ -38,24 +38,24 @@ def wine(folder: pathlib.Path, prefix: str, *arguments: str, limit: float = LIMI
         command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        said, _ = process.communicate(timeout=limit)
+        output, _ = process.communicate(timeout=limit)
         code = process.returncode
     except subprocess.TimeoutExpired:
         subprocess.run(["wineserver", "-k"], env=environment, check=False)  # ends this prefix's processes alone
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         code = None
-    return code, said.decode(errors="replace")
+    return code, output.decode(errors="replace")
 
 
 def outcomes(report: pathlib.Path) -> dict:
     """Return a pytest report's counts: passed, the names of failed tests, skips by reason."""
     passed, failed, skipped = 0, [], collections.Counter()
     for case in ElementTree.parse(report).iter("testcase"):
-        said = {child.tag: child for child in case}
-        if "failure" in said or "error" in said:
+        children = {child.tag: child for child in case}
+        if "failure" in children or "error" in children:
             failed.append(case.get("name"))
-        elif "skipped" in said:
-            skipped[reason_of(said["skipped"])] += 1
+        elif "skipped" in children:
+            skipped[reason_of(children["skipped"])] += 1
         else:
             passed += 1
     return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
@@ -63,8 +63,8 @@ def outcomes(report: pathlib.Path) -> dict:
 
 def reason_of(skip: ElementTree.Element) -> str:
     """Return why a test was skipped, or a whole file."""
-    told = skip.get("message", "")
-    return (skip.text or "").rpartition("Skipped: ")[2].rstrip("')") if told == "collection skipped" else told
+    message = skip.get("message", "")
+    return (skip.text or "").rpartition("Skipped: ")[2].rstrip("')") if message == "collection skipped" else message
 
 
 def run_file(folder: pathlib.Path, prefix: str, file: str, options: list[str]) -> dict:
@@ -72,9 +72,9 @@ def run_file(folder: pathlib.Path, prefix: str, file: str, options: list[str]) -
     log = folder / "logs" / f"{file.replace('/', '-')}.txt"
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
-    told = f"--junitxml={report}"
-    code, said = wine(folder, prefix, "-m", "pytest", file, "-v", "-p", "no:cacheprovider", told, *options)
-    log.write_text(said, encoding="utf-8")
+    junit = f"--junitxml={report}"
+    code, output = wine(folder, prefix, "-m", "pytest", file, "-v", "-p", "no:cacheprovider", junit, *options)
+    log.write_text(output, encoding="utf-8")
     counts = outcomes(report) if report.exists() else {"passed": 0, "failed": [], "skipped": {}}
     return {"file": file, **counts, "ended": report.exists(), "code": code}
 
@@ -86,8 +86,8 @@ def every_file() -> list[str]:
 
 
 def commit() -> str:
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip()
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return described.stdout.strip()
 
 
 def main() -> int:
@@ -129,7 +129,7 @@ def report(folder: pathlib.Path, results: list[dict], versions: dict) -> bool:
     skipped: collections.Counter[str] = collections.Counter()
     for result in results:
         skipped.update(result["skipped"])
-    told = {
+    sums = {
         "commit": commit(),
         "wine": subprocess.run(["wine", "--version"], capture_output=True, text=True).stdout.strip(),
         "versions": versions,
@@ -139,8 +139,8 @@ def report(folder: pathlib.Path, results: list[dict], versions: dict) -> bool:
         "skipped": dict(skipped.most_common()),
         "did_not_end": [result["file"] for result in results if not result["ended"]],
     }
-    (folder / "results.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return not told["did_not_end"] and not told["failed"]
+    (folder / "results.json").write_text(json.dumps(sums, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return not sums["did_not_end"] and not sums["failed"]
 
 
 if __name__ == "__main__":

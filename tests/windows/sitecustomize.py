@@ -1,4 +1,4 @@
-"""What Python does at its start under Wine: imports as without a ._pth, and no CopyFile2."""
+"""Startup of Python under Wine: imports as without a ._pth file, and no CopyFile2."""
 
 import _winapi
 import os

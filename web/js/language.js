@@ -1,6 +1,6 @@
 // Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
-// placeholders, labels of options and growing sockets, and what our templates need first. When the language changes, the frontend registers and creates
-// all nodes anew.
+// placeholders, labels of options and growing sockets, and what our templates need first. When the language changes,
+// the frontend registers and creates all nodes anew.
 import { api, app } from "./comfy.js"
 import { learn, say, translated } from "./words.js"
 

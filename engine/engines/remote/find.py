@@ -35,7 +35,7 @@ class FoundServers:
 
     @property
     def wire(self) -> Wire | None:
-        """What the servers say of their model, if all are of ours and have the same one: they return codes then."""
+        """Description of the model if all servers are ours and have the same one; they then return codes. Else None."""
         wires = [server.wire for server in self.servers]
         if None in wires or len({wire.fingerprint for wire in wires if wire}) != 1:
             return None

@@ -35,7 +35,7 @@ _PARAMS = [field.name for field in fields_of(SamplingParams) if field.name not i
 
 @dataclass(frozen=True)
 class Wire:
-    """What a server of ours says of its model, so that chunks can be planned elsewhere.
+    """Description of a server's model, from which another machine can plan chunks.
 
     codec: of its voices. fingerprint: see `Planner`. kind: equal for servers with the same samples; empty if no other
     has them.

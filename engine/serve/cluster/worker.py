@@ -1,4 +1,4 @@
-"""Process that Ray places: it serves an engine on the cluster's network, to whoever has the key of the run."""
+"""Process placed by Ray. Serves an engine on the cluster's network to callers that have the run's key."""
 
 from __future__ import annotations
 

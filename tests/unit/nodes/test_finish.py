@@ -93,7 +93,7 @@ def test_a_pattern_that_leads_out_or_is_empty_saves_nothing(finish, tmp_path, pr
 
 
 def test_the_result_has_its_loudness_and_the_player_what_was_heard(comfy, load_module, monkeypatch):
-    """What plays would otherwise become louder in its midst."""
+    """Otherwise the volume would jump during playback."""
     speak, shown = load_module("speak"), []
     sound = types.SimpleNamespace(
         step=None, hear=lambda wav: None, begin_anew=lambda why: None, spell=lambda *chunk: None,
