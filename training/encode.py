@@ -1,6 +1,7 @@
 """Encode shards of speech in batches, with the codec as the engine loads it.
 
-A batch has clips of one length, so that none is affected by padding: each gets the codes it gets alone.
+A batch has clips of about one length, with silence after the shorter ones: only the codes at the very end of a clip can
+differ from those it gets alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from engine.core.config import FRAME_SAMPLES
 from .clips import Clips
 from .shards import Utterance, load_shards
 
-_BATCH_FRAMES = 2_000  # frames encoded at once; with 16,000 the process grew to 117 GB
+_BATCH_FRAMES = 1_500  # frames encoded at once; with 16,000 the process grew to 117 GB
+_ROUND = 16  # frames: lengths are rounded up to this, since long clips have hundreds of lengths
+_END = 16  # frames whose codes follow what comes after the clip
 _CHECKED = 24  # clips that are encoded a second time, alone
 
 
@@ -35,16 +38,16 @@ def encode_batch(encoder: CodecEncoder, wav: torch.Tensor) -> torch.Tensor:
 
 
 def _batches(utterances: list[Utterance]) -> list[list[int]]:
-    """Return indices of utterances with the same number of frames, as many as fit a batch."""
+    """Return indices of utterances with about the same number of frames, as many as fit a batch."""
 
-    def frames(i: int) -> int:
-        return -(-utterances[i].samples // FRAME_SAMPLES)
+    def length(i: int) -> int:
+        return -(-utterances[i].samples // (_ROUND * FRAME_SAMPLES)) * _ROUND
 
-    found = []
-    for length, same in itertools.groupby(sorted(range(len(utterances)), key=frames), key=frames):
-        indices, most = list(same), max(1, _BATCH_FRAMES // length)
-        found += [indices[i : i + most] for i in range(0, len(indices), most)]
-    return found
+    batches = []
+    for frames, same in itertools.groupby(sorted(range(len(utterances)), key=length), key=length):
+        indices, most = list(same), max(1, _BATCH_FRAMES // frames)
+        batches += [indices[i : i + most] for i in range(0, len(indices), most)]
+    return batches
 
 
 def whole_frames(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
@@ -68,12 +71,13 @@ def codes_of(samples: torch.Tensor, utterances: list[Utterance], codec: Path) ->
     codes: list[torch.Tensor] = [torch.empty(0)] * len(utterances)
     same = total = 0
     for number, batch in enumerate(_batches(utterances)):
-        wav = torch.stack([whole_frames(samples, utterances[i]) for i in batch]).float() / 32768
-        for i, clip in zip(batch, encode_batch(encoder, wav).cpu(), strict=True):
-            codes[i] = clip
+        clips = [whole_frames(samples, utterances[i]) for i in batch]
+        wav = torch.nn.utils.rnn.pad_sequence(clips, batch_first=True).float() / 32768
+        for i, clip, made in zip(batch, clips, encode_batch(encoder, wav).cpu(), strict=True):
+            codes[i] = made[: len(clip) // FRAME_SAMPLES].clone()
         if number % 20 == 0 and number < 20 * _CHECKED:
-            alone = encoder.encode(wav[0]).cpu()
-            same, total = same + int((alone == codes[batch[0]]).sum()), total + alone.numel()
+            alone = encoder.encode(clips[0].float() / 32768).cpu()[:-_END]
+            same, total = same + int((alone == codes[batch[0]][:-_END]).sum()), total + alone.numel()
     print(f"encode: {same} of {total} codes checked are those of a clip alone", flush=True)
     assert same >= 0.99 * total
     return codes

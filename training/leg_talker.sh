@@ -6,7 +6,7 @@
 # MODEL        Kokoro's int8 ONNX file; KOKORO: folder of voices.npz and vocab.json
 # LINES_FILES  sentences to learn from, HELD_FILE held-out ones, both by `read`
 # CODEC        folder of the codec
-# SPEECH_GPU, TALKER_GPU   0 without; SPEAKERS: processes that speak
+# SPEECH_GPUS, TALKER_GPU  "0" and 0 without; SPEAKERS: processes that speak, in turn on those GPUs
 # JUDGE        seeds by which the benchmarks' prose is spoken at the end, without mending, to be judged
 # T0           seconds since 1970 at which the leg began, and seconds after it: SPEECH_END, from when no shard is begun;
 #              TALKER_AT, when learning begins; END, when all is over
@@ -15,17 +15,18 @@ W=${1:?a folder to work in}; mkdir -p "$W/data" "$W/result"
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 now() { echo $(($(date +%s) - T0)); }
 say() { echo "[$(now) s] $*"; }
+gpus=(${SPEECH_GPUS:-0})
 speak() {
-  CUDA_VISIBLE_DEVICES=${SPEECH_GPU:-0} OMP_NUM_THREADS=2 python3 -m training.speak --model "${MODEL:?}" \
-    --kokoro "${KOKORO:?}" --codec "${CODEC:?}" "$@"
+  CUDA_VISIBLE_DEVICES=$1 OMP_NUM_THREADS=2 python3 -m training.speak --model "${MODEL:?}" \
+    --kokoro "${KOKORO:?}" --codec "${CODEC:?}" "${@:2}"
 }
 say speech
 n=${SPEAKERS:-3}
 for ((i = 0; i < n; i++)); do
-  speak --lines ${LINES_FILES:?} --out "$W/data/p$i" --shards 99 --size 1024 --part $i/$n --seed 7$i \
+  speak "${gpus[i % ${#gpus[@]}]}" --lines ${LINES_FILES:?} --out "$W/data/p$i" --shards 99 --size 1024 --part $i/$n --seed 7$i \
     --minutes "$(awk "BEGIN { print ($SPEECH_END - $(now)) / 60 }")" > "$W/speak$i.log" 2>&1 &
 done
-speak --lines "${HELD_FILE:?}" --out "$W/held" --shards 1 --seed 99 > "$W/held.log" 2>&1 &
+speak "${gpus[0]}" --lines "${HELD_FILE:?}" --out "$W/held" --shards 1 --seed 99 > "$W/held.log" 2>&1 &
 while [ "$(now)" -lt "$TALKER_AT" ] || ! ls "$W"/data/p*/part000.safetensors "$W/held/part000.safetensors" \
   > /dev/null 2>&1; do sleep 0.5; done
 parts=()
