@@ -3,13 +3,13 @@
 // The kernel's source follows this file, then run.h. conftest.py replaces inline PTX and shared memory beforehand.
 // BLOCK_THREADS, KERNEL and ARGUMENT are compiler options.
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #define __device__
@@ -71,51 +71,59 @@ struct Index { unsigned x; };
 struct Barrier { int arrived = 0, phase = 0; };
 struct Block {
   Barrier all, warp[BLOCK_THREADS / 32];
-  unsigned long long shuffled[BLOCK_THREADS];
+  unsigned long long exchanged[2][BLOCK_THREADS];  // in turn: lanes may still read the last while the next is written
   std::vector<unsigned char> memory;  // poisoned, so that reads of uninitialised memory show
   unsigned char* shared(size_t at) {  // both aligned as bulk copies, wgmma's tiles and the widest loads need it
     return (unsigned char*)(((size_t)memory.data() + 1023) / 1024 * 1024) + (at + 127) / 128 * 128;
   }
 };
+using Position = void*[5];  // of __builtin_setjmp
 struct Fiber {
-  ucontext_t context;  // its start
-  jmp_buf position;    // where it has got to since: _setjmp makes no system call
+  Position position;
   Index thread, block;
-  bool started, done;
+  bool started, done, odd;   // odd: it has taken part in an odd number of exchanges
+  const Barrier* waits_for;  // not resumed until that leaves `phase`; or null
+  int phase;
 };
 static Fiber* fiber;
 static Block* blocks;  // that run now, from first_block on
 static unsigned first_block;
 static Index grid_size;
-static jmp_buf scheduler;
+static Position scheduler;
 
 inline Block& block() { return blocks[fiber->block.x - first_block]; }
-inline void yield() {
-  if (_setjmp(fiber->position) == 0) _longjmp(scheduler, 1);
-}
-inline void resume() {
-  if (_setjmp(scheduler)) return;
-  if (fiber->started) _longjmp(fiber->position, 1);
-  fiber->started = true;
-  setcontext(&fiber->context);
+// GCC's setjmp and longjmp, several times as fast as the library's, must stand in two functions.
+[[gnu::noipa]] static void go_to(Position& position) { __builtin_longjmp(position, 1); }
+[[gnu::noipa]] static void yield() {  // others change memory meanwhile
+  if (__builtin_setjmp(fiber->position) == 0) go_to(scheduler);
 }
 inline void sync(Barrier& barrier, int threads) {
   const int phase = barrier.phase;
-  if (++barrier.arrived == threads) { barrier.arrived = 0; ++barrier.phase; }
-  while (barrier.phase == phase) yield();
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.phase;
+    return;
+  }
+  fiber->waits_for = &barrier;
+  fiber->phase = phase;
+  yield();
 }
 
 inline void sync_warp() { sync(block().warp[fiber->thread.x / 32], 32); }
 
+template <class T> struct Lanes {  // the values that a warp's lanes exchange
+  const unsigned long long* values;
+  T operator[](int lane) const { return bits<T>(values[lane]); }
+};
+
 // All lanes of a warp exchange a value; `take(values of the warp, lane)` computes a lane's result from them.
 template <class T, class Take> T exchange(T v, Take take) {
   const unsigned lane = fiber->thread.x % 32, first = fiber->thread.x - lane;
-  block().shuffled[fiber->thread.x] = bits<unsigned long long>(v);
+  unsigned long long* const values = block().exchanged[fiber->odd];
+  fiber->odd = !fiber->odd;
+  values[fiber->thread.x] = bits<unsigned long long>(v);
   sync_warp();
-  T all[32];
-  for (int i = 0; i < 32; ++i) all[i] = bits<T>(block().shuffled[first + i]);
-  sync_warp();
-  return take(all, (int)lane);
+  return take(Lanes<T>{values + first}, (int)lane);
 }
 }  // namespace emulation
 
@@ -126,19 +134,19 @@ inline void __syncthreads() { emulation::sync(emulation::block().all, BLOCK_THRE
 inline void __syncwarp() { emulation::sync_warp(); }
 
 template <class T> T __shfl_sync(unsigned, T v, int from) {
-  return emulation::exchange(v, [=](T* all, int) { return all[from & 31]; });
+  return emulation::exchange(v, [=](auto all, int) { return all[from & 31]; });
 }
 template <class T> T __shfl_xor_sync(unsigned, T v, int lanes) {
-  return emulation::exchange(v, [=](T* all, int lane) { return all[lane ^ lanes]; });
+  return emulation::exchange(v, [=](auto all, int lane) { return all[lane ^ lanes]; });
 }
 template <class T> T __shfl_up_sync(unsigned, T v, int lanes) {
-  return emulation::exchange(v, [=](T* all, int lane) { return all[lane < lanes ? lane : lane - lanes]; });
+  return emulation::exchange(v, [=](auto all, int lane) { return all[lane < lanes ? lane : lane - lanes]; });
 }
 template <class T> T __shfl_down_sync(unsigned, T v, int lanes) {
-  return emulation::exchange(v, [=](T* all, int lane) { return all[lane + lanes > 31 ? lane : lane + lanes]; });
+  return emulation::exchange(v, [=](auto all, int lane) { return all[lane + lanes > 31 ? lane : lane + lanes]; });
 }
 inline unsigned __ballot_sync(unsigned, bool v) {
-  return emulation::exchange((unsigned)v, [](unsigned* all, int) {
+  return emulation::exchange((unsigned)v, [](auto all, int) {
     unsigned mask = 0;
     for (int i = 0; i < 32; ++i) mask |= all[i] << i;
     return mask;

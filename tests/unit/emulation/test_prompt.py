@@ -18,7 +18,7 @@ CONTEXT = 160
 
 def with_all(mine: str, work: str) -> str:
     """C++ that does `work` with the addresses of `mine` in `all` the lanes of the warp."""
-    take = f"[&](u64* all, int lane) {{ {work} return all[0]; }}"
+    take = f"[&](auto all, int lane) {{ {work} return all[0]; }}"
     return f"emulation::exchange((u64){mine}, {take}); __syncwarp();"
 
 
