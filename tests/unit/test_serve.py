@@ -44,7 +44,7 @@ def engine():
 
 @pytest.fixture
 def another():
-    """A second engine, since the module's server uses the first: a batch has its engine to itself."""
+    """A second engine: the batch of the module's server keeps the first to itself, until it has idled for long."""
     with opened() as engine:
         yield engine
 
@@ -349,9 +349,9 @@ class TestStarting:
         names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
 
-    def test_a_bad_port_is_refused(self, engine):
+    def test_a_bad_port_is_refused(self, another):
         with pytest.raises(HiggsError, match=r"cannot use 127\.0\.0\.1:99999 .*Choose another --port"):
-            serve(engine, "127.0.0.1", 99999, None, "", CallLimits(), print)
+            serve(another, "127.0.0.1", 99999, None, "", CallLimits(), print)
 
     def test_a_model_in_the_current_folder_has_a_name(self, monkeypatch):
         monkeypatch.chdir(EMBEDDED)
