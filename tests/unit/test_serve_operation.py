@@ -50,6 +50,15 @@ def gate(before_steps):
     return begin
 
 
+def unread(caller):
+    """Return how many bytes have reached a caller that reads nothing."""
+    caller.setblocking(False)
+    try:
+        return len(caller.recv(1 << 23, socket.MSG_PEEK))
+    except BlockingIOError:
+        return 0
+
+
 def metrics(port):
     status, headers, body = ask(port, "GET", "/metrics")
     assert status == 200 and headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -299,7 +308,11 @@ class TestStopping:
             caller.sendall(head + (data[:-1] if kind == "a body" else data))
         while metrics(port)["higgs_tts_calls_open", ""] < (0 if kind == "a body" else 8):
             pass
-        time.sleep(3)  # until what they do not read waits
+        answers, counts = kind in ("whole", "sse"), []
+        while len(counts) < 5 or counts[-5:] != 5 * counts[-1:] or (answers and 0 in counts[-1]):
+            time.sleep(0.1)  # until what they do not read waits
+            counts.append([unread(caller) for caller in callers])
+            assert len(counts) < 600, "the answers do not come to rest"
         process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
