@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.config import FRAME_SAMPLES
-from ..device.memory import PrivatePool, end_of_work
+from ..device.memory import PrivatePool, end_of_work, to_host
 from .model import CodecDecoder
 from .window_graphs import WindowGraphs
 
@@ -110,7 +110,7 @@ class SideStreamWindows:
         with torch.cuda.stream(self._stream):
             graphs, length = self._groups if rows > 1 else self._graphs, max(map(self.padded, windows))
             wavs = graphs.decode([window.codes for window in windows], rows, length)
-            sounds = [self._to_host(wav[window.samples]) for wav, window in zip(wavs, windows, strict=False)]
+            sounds = [to_host(wav[window.samples]) for wav, window in zip(wavs, windows, strict=False)]
             event = end_of_work()
         if self.serialize:
             current.wait_event(event)
@@ -120,10 +120,6 @@ class SideStreamWindows:
         """Wait for the windows under way, and free the groups' graphs. Safe to call twice."""
         self._stream.synchronize()
         self._groups.close()
-
-    @staticmethod
-    def _to_host(wav: torch.Tensor) -> torch.Tensor:
-        return torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True).copy_(wav, non_blocking=True)
 
 
 def make_windows(

@@ -25,7 +25,8 @@ class ModelRunner:
     """`batch` rows of `max_seq_len` positions, ready to step. `close` frees them.
 
     Tensors are allocated from `pool`. Captures use `streams`' stream, so libraries are set up once for all runners.
-    `prompts` is shared by all runners of a talker. The first that captures its step captures prompts too.
+    `prompts` is shared by all runners of a talker. The first that captures its step captures prompts too. Steps keep
+    the queries of the `aligned` heads, see KVCache.
     If construction fails, nothing stays allocated. Raises torch.OutOfMemoryError if memory runs out.
     """
 
@@ -38,13 +39,14 @@ class ModelRunner:
         pool: PrivatePool,
         streams: PrivatePool,
         prompts: Prefill,
+        aligned: tuple[tuple[int, int], ...] = (),
     ):
         self.notes: list[str] = []  # for the user: a failed capture, with its reason
         self.talker, self.pool, self.prompts = talker, pool, prompts
         self._parts = contextlib.ExitStack()  # closes the parts in reverse order
         try:
             with pool.allocate():
-                self.state = DecodeState(talker.config, batch, max_seq_len, talker.device, talker.dtype)
+                self.state = DecodeState(talker.config, batch, max_seq_len, talker.device, talker.dtype, aligned)
                 self.backend = choose_backend(talker, self.state, config.kernels)
                 self._parts.callback(self.backend.close)
             pool.adopt([*self.state.tensors(), *self.backend.scratch()])
@@ -62,10 +64,16 @@ class ModelRunner:
 
     @staticmethod
     def planned_sizes(
-        config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype, kernels: str
+        config: ModelConfig,
+        batch: int,
+        max_seq_len: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kernels: str,
+        aligned: tuple[tuple[int, int], ...] = (),
     ) -> list[int]:
         """Return the bytes of each tensor that such a runner has on `device`. Allocates nothing."""
-        state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype)
+        state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned)
         return state.sizes() + planned_scratch(config, batch, max_seq_len, device, dtype, kernels)
 
     def sizes(self) -> list[int]:

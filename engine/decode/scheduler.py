@@ -13,8 +13,9 @@ import torch
 from ..core.codes import frames_ready
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
-from ..device.memory import end_of_work
+from ..device.memory import end_of_work, to_host
 from .kernels.prompt import MAX_POSITIONS
+from .kv_cache import KVCache
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
@@ -59,6 +60,7 @@ class Scheduler:
         self.alone, self._in_order = alone, in_order
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
+        self._latest: list[Sequence | None] = [None] * self._state.batch  # by row: the running or the last one
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
         self._first_steps = self._steps_for(first_frames) if first_frames else 0
         self._firsts: set[int] = set()  # steps that complete the first frames of a sequence
@@ -95,6 +97,10 @@ class Scheduler:
             self.running[row] = None
             self.alone = False
             self._state.delay.set_row(row, done=True)
+
+    def place_of(self, sequence: Sequence) -> tuple[KVCache, int] | None:
+        """Return the cache of a running or finished sequence and its row. None once another prompt is in it."""
+        return (self._state.cache, self._latest.index(sequence)) if sequence in self._latest else None
 
     @property
     def is_busy(self) -> bool:
@@ -155,6 +161,7 @@ class Scheduler:
                 self.waiting.appendleft(sequence)
                 break
             admitted.append((row, sequence))
+            self._latest[row] = None
         return admitted
 
     def _ready_beside(self, running: list[Sequence]) -> Collection[Sequence]:
@@ -178,7 +185,7 @@ class Scheduler:
             yield []
         elif failed is None:
             for row, sequence in admitted:
-                self.running[row] = sequence
+                self.running[row] = self._latest[row] = sequence
                 if self._first_steps and (sequence.listened or self.alone):
                     self._firsts.add(self.num_steps + self._first_steps)
                 if sequence.finished:  # dropped meanwhile
@@ -224,7 +231,7 @@ class Scheduler:
         counters = torch.stack([delay.num_generated, *(flag.long() for flag in flags)])
         event = None
         if state.device.type == "cuda":
-            fresh, counters = _to_host(fresh), _to_host(counters)
+            fresh, counters = to_host(fresh), to_host(counters)
             event = end_of_work()
         self._copies.append((tuple(self.running), fresh, counters, event))
 
@@ -301,9 +308,3 @@ class Scheduler:
         sequence.num_frames = ready
         sequence.codes.append(frames)
         return frames
-
-
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a pinned copy, valid once the work queued so far is done."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return copy.copy_(tensor, non_blocking=True)

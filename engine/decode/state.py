@@ -40,14 +40,25 @@ def sizes_of(config: ModelConfig, batch: int, max_seq_len: int) -> dict[str, int
 
 
 class DecodeState:
-    """KV cache, delay machine, sampler and the talker's buffers for `batch` rows of `max_seq_len` positions."""
+    """KV cache, delay machine, sampler and the talker's buffers for `batch` rows of `max_seq_len` positions.
 
-    def __init__(self, config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype):
+    aligned: see KVCache.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        max_seq_len: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        aligned: tuple[tuple[int, int], ...] = (),
+    ):
         self.config, self.batch, self.max_seq_len = config, batch, max_seq_len
         self.device, self.dtype = device, dtype
         self.family = FAMILIES[config.family]
         sizes = sizes_of(config, batch, max_seq_len)
-        self.cache = KVCache(sizes, device, dtype)
+        self.cache = KVCache(sizes, device, dtype, aligned)
         self.delay = DelayMachine(sizes, device, dtype)
         kind = RepetitionAwareSampler if self.family.resamples_repeats else Sampler
         self.sampler: Sampler = kind(sizes, device, dtype)

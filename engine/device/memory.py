@@ -174,6 +174,11 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a GPU's tensor in pinned memory, valid once the work queued so far is done."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
 def send(tensor: torch.Tensor, to: torch.Tensor) -> None:
     """Copy a host tensor into `to`. The host does not wait for work queued on the device."""
     to.copy_(tensor.pin_memory() if to.device.type == "cuda" else tensor, non_blocking=True)

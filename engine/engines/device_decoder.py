@@ -28,7 +28,7 @@ from .loaded_model import LoadedModel
 _AHEAD = 2  # sequences queued ahead of free rows, so that the device never waits for the host
 
 Encode = Callable[[Wave, int, str], Voice]
-MakeCheck = Callable[[str], ChunkCheck | WhisperCheck]  # of a chunk's text
+MakeCheck = Callable[[Sequence], ChunkCheck | WhisperCheck]
 
 
 class TooSmall(HiggsError):
@@ -113,7 +113,7 @@ class DeviceSession:
     def submit(self, *sequences: Sequence) -> None:
         for sequence in sequences:
             if sequence.checked and self._make_check is not None:
-                self._checks[sequence] = self._make_check(sequence.text)
+                self._checks[sequence] = self._make_check(sequence)
             if sequence.finished:
                 self._sounds[sequence] = self._waveform.sound()
                 self._spoken.append(sequence)
@@ -182,11 +182,15 @@ class DeviceSession:
             if sound is None:
                 continue
             self._moved.add(sequence)
+            place = self._scheduler and self._scheduler.place_of(sequence)
+            if sequence.finished and place and sequence in self._checks:  # before another prompt takes the row
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the codes are read again
+                    self._checks[sequence].listen(*place, sequence.num_frames)
             for _ in sound.push(frames):
                 if self._waveform.together == 1:
                     yield self._heard()
             if sequence.listened and sequence.codes and sequence in self._checks:
-                frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes))
+                frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
                 self._cleared[sequence] = frames * FRAME_SAMPLES
             if sequence.finished:
                 sound.finish()

@@ -17,6 +17,7 @@ from ..checkpoint.load import inspect, require_quantizable, require_whole, talke
 from ..codec.model import encode_once
 from ..core.config import EngineConfig, SamplingParams
 from ..core.errors import HiggsError
+from ..core.sequence import Sequence as Prompt
 from ..device.device import device_of
 from ..device.memory import device_bytes, free_bytes
 from ..device.threads import few_threads, is_slow
@@ -25,7 +26,7 @@ from ..talker import Talker
 from ..voice.clip import Wave, reference_of
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
-from ..words.attention import Head
+from ..words.attention import Head, aligned_heads
 from ..words.check import ChunkCheck
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
 from ..words.letters import mark_words
@@ -33,7 +34,7 @@ from ..words.whisper import WhisperAligner
 from ..words.whisper_check import WhisperCheck
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
-from .loaded_model import LoadedModel, planned_bytes
+from .loaded_model import Aligned, LoadedModel, planned_bytes
 from .planner import CheckpointPlanner
 from .speech_api import SpeechAPI
 
@@ -86,7 +87,8 @@ class Engine(SpeechAPI):
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
-        return planned_bytes(self.checkpoint, self.config, self.planner.context, self.device, self.dtype)
+        how = self.planner.context, self.device, self.dtype, self.aligned
+        return planned_bytes(self.checkpoint, self.config, *how)
 
     @functools.cached_property
     def _talker_bytes(self) -> int:
@@ -104,7 +106,8 @@ class Engine(SpeechAPI):
             if self.opened:
                 return
             self._closing = self._drop_after = False
-            self.loaded = LoadedModel(self.checkpoint, self.config, self.planner.context, self.device, self.dtype)
+            how = self.planner.context, self.device, self.dtype, self.aligned
+            self.loaded = LoadedModel(self.checkpoint, self.config, *how)
 
     @torch.inference_mode()
     def trim(self) -> int:
@@ -219,6 +222,12 @@ class Engine(SpeechAPI):
                 keep_heads(self.planner.fingerprint, self._heads)
             return self._heads or ()
 
+    @property
+    def aligned(self) -> Aligned:
+        """The aligning heads known so far, whose queries decoding keeps."""
+        self._read_heads()
+        return aligned_heads(self._heads or ())
+
     def _read_heads(self) -> None:
         """Take the heads that the card or an earlier call names."""
         if self._heads is None:
@@ -239,9 +248,10 @@ class Engine(SpeechAPI):
             loaded = self._opened()
             self._read_heads()
             heads = self.heads() if self.device.type == "cuda" else self._heads
+            loaded.keep_queries(self.aligned)
             check = functools.partial(ChunkCheck, loaded.talker, self._builder, heads) if heads else None
             if check is None and self._whisper is not None:
-                check = functools.partial(WhisperCheck, self._whisper)
+                check = functools.partial(_whisper_check, self._whisper)
             self._speaking = True
             try:
                 yield DeviceDecoder(loaded, self.encode_voice, self.require_open, check)
@@ -254,3 +264,7 @@ class Engine(SpeechAPI):
         if self.loaded is None:
             raise HiggsError("The engine is not open. Open it before speaking.")
         return self.loaded
+
+
+def _whisper_check(whisper: WhisperAligner, sequence: Prompt) -> WhisperCheck:
+    return WhisperCheck(whisper, sequence.text)

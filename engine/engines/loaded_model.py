@@ -35,11 +35,19 @@ RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captu
 SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 
 
+Aligned = tuple[tuple[int, int], ...]  # (layer, head) of aligning heads, sorted
+
+
 def planned_bytes(
-    checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    context: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    aligned: Aligned = (),
 ) -> int:
     """Return the bytes that opening takes on `device`, without the step's graph. Reads headers only."""
-    sizes = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
+    sizes = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels, aligned)
     sizes += Prefill.planned_sizes(checkpoint.config, device, dtype, config.kernels, config.runner)
     if device.type == "cuda" and config.runner != "eager":
         sizes.append(checkpoint.codec.config.decode_bytes(max(SINGLE_LENGTHS)))
@@ -58,14 +66,21 @@ def _lasting_bytes(
 class LoadedModel:
     """Weights, codec, the permanent single-row runner, and their memory pool.
 
-    A failed load frees everything. Raises HiggsError for a bad checkpoint, and torch.OutOfMemoryError.
+    Its runners keep the queries of the `aligned` heads. A failed load frees everything. Raises HiggsError for a bad
+    checkpoint, and torch.OutOfMemoryError.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+        self,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        context: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        aligned: Aligned = (),
     ):
         self.context = context
-        self._config = config
+        self._config, self._aligned = config, aligned
         self._runner: ModelRunner | None = None
         self._prompts: Prefill | None = None
         self._windows: WindowGraphs | None = None
@@ -137,6 +152,12 @@ class LoadedModel:
         sizes = [size for part in parts if part is not None for size in part.sizes()]
         return self.prefixes.nbytes() + device_bytes(sizes, self.pool.device)
 
+    def keep_queries(self, aligned: Aligned) -> None:
+        """Keep the queries of these heads from the next runner on. Frees what `trim` frees if they are others."""
+        if aligned != self._aligned:
+            self.trim()
+            self._aligned = aligned
+
     def prompts(self) -> Prefill:
         """Return the prefill of all runners, built again after `trim`."""
         if self._prompts is None:
@@ -154,9 +175,12 @@ class LoadedModel:
     def runner(self) -> ModelRunner:
         """Return the single-row runner for the whole context, built again after `trim`."""
         if self._runner is None:
-            prompts = self.prompts()
-            self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool, prompts)
+            self._runner = self._new_runner(1, self.context, self.spare)
         return self._runner
+
+    def _new_runner(self, rows: int, max_seq_len: int, pool: PrivatePool) -> ModelRunner:
+        size = rows, max_seq_len, pool, self.pool, self.prompts(), self._aligned
+        return ModelRunner(self.talker, self._config, *size)
 
     @contextlib.contextmanager
     def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
@@ -186,8 +210,7 @@ class LoadedModel:
         while rows > 1:
             pool = PrivatePool(self.pool.device)
             try:
-                prompts = self.prompts()
-                return pool, ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts)
+                return pool, self._new_runner(rows, max_seq_len, pool)
             except torch.cuda.OutOfMemoryError:
                 pool.close()
                 rows //= 2
@@ -223,9 +246,8 @@ class LoadedModel:
         return next((count for count in GROUPS if count <= most), 1)
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
-        talker, kernels = self.talker, self._config.kernels
-        sizes = ModelRunner.planned_sizes(talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels)
-        return sum(sizes)
+        talker, how = self.talker, (self._config.kernels, self._aligned)
+        return sum(ModelRunner.planned_sizes(talker.config, batch, max_seq_len, talker.device, talker.dtype, *how))
 
     def _synchronize(self):
         if self.pool.device.type == "cuda":

@@ -95,6 +95,8 @@ class Cache(Protocol):
     empty: torch.Tensor
     filled: list[int] | None
 
+    def keep_queries(self, layer: int, queries: torch.Tensor) -> None: ...
+
 
 class State(Protocol):
     """Decode state as a decode pass sees it, see decode/state.py."""

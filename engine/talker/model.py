@@ -88,6 +88,7 @@ class Talker:
         torch.index_select(self.sin, 0, cache.position, out=work.sin)
         for index, layer in enumerate(self.layers):
             project_qkv(config, layer, layer.code, work)
+            cache.keep_queries(index, work.q)
             attend_cache(config, work, cache, index)
             project_out(layer, work)
             mlp(config, layer.code, work)

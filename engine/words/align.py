@@ -25,11 +25,11 @@ def align(talker: Talker, builder: PromptBuilder, heads: Sequence[Head], speech:
     words: list[Word] = []
     for turn in speech.said:
         codes = speech.codes[slice(*turn.frames)]
-        chunk = read_words(builder, turn.text) if turn.is_spoken else None
+        chunk = read_words(builder, builder.build(turn.text)) if turn.is_spoken else None
         if chunk is None or len(codes) < len(chunk.words):
             words += estimate(speech.wav, turn)
             continue
-        attention = mean_attention(attention_to_words(talker, chunk, codes, by_layer(heads)), heads)
+        attention = mean_attention(attention_to_words(talker, chunk, codes, by_layer(heads)), heads).cpu()
         starts = _evened(find_paths(attention[None])[0][0].tolist(), chunk.shares, len(codes))
         samples = [(start + 0.5) * _FRAME - turn.lead for start in starts]
         words += placed(chunk.words, samples, speech.wav, turn, "attention")
@@ -39,11 +39,11 @@ def align(talker: Talker, builder: PromptBuilder, heads: Sequence[Head], speech:
 def find_heads(talker: Talker, builder: PromptBuilder, speech: SpeechResult) -> tuple[Head, ...]:
     """Return the talker's aligning heads, judged by its speech of one chunk. Empty if none aligns."""
     (turn,) = speech.said
-    codes, chunk = speech.codes[slice(*turn.frames)], read_words(builder, turn.text)
+    codes, chunk = speech.codes[slice(*turn.frames)], read_words(builder, builder.build(turn.text))
     if chunk is None or len(codes) < len(chunk.words):
         return ()
     every = dict.fromkeys(range(talker.config.layers), range(talker.config.heads))
-    layers = attention_to_words(talker, chunk, codes, every)
+    layers = [maps.cpu() for maps in attention_to_words(talker, chunk, codes, every)]
     return choose_heads(layers, chunk.words, speech.wav[turn.start : turn.stop], turn.lead)
 
 

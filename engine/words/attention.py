@@ -1,16 +1,20 @@
-"""Attention of a talker's heads from the codes of a finished chunk to the words of its text, by one more prefill."""
+"""Attention of a talker's heads from the frames of a chunk to the words of its text.
+
+While a talker speaks, it keeps the queries of the aligning heads (`Listening`). Of codes from elsewhere there are none,
+so it reads them by one more prefill (`attention_to_words`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from ..core.codes import apply_v3
 from ..core.sequence import Sequence as Prompt
-from ..device.memory import to_device
+from ..device.memory import end_of_work, to_device, to_host
 from ..prompt.builder import FILLER, PromptBuilder
 from ..talker import Talker
 from .letters import said_words, token_shares, words_and_sentences
@@ -26,9 +30,17 @@ class Head(NamedTuple):
     lag: int = 0
 
 
+class KeptQueries(Protocol):
+    """Queries that decoding keeps, and the keys that they meet, [heads, n, D] by (layer, head); see KVCache."""
+
+    def row_queries(self, row: int, start: int, stop: int) -> torch.Tensor: ...
+
+    def row_keys(self, row: int, start: int, stop: int) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True)
 class ReadWords:
-    """A chunk's text as the talker reads it again: prompt, words, and which tokens are which word.
+    """A chunk's text as the talker reads it: prompt, words, and which tokens are which word.
 
     forms: how each word is said. sentences: the number of each word's sentence. shares: [N, W], see `token_shares`; the
     tokens are the prompt's positions from its prefix on.
@@ -40,90 +52,118 @@ class ReadWords:
     sentences: list[int]
     shares: torch.Tensor
 
+    @property
+    def text_slots(self) -> slice:
+        """The positions of the text in the prompt."""
+        return slice(self.prompt.prefix, self.prompt.prefix + len(self.shares))
 
-def read_words(builder: PromptBuilder, text: str) -> ReadWords | None:
-    """Build the prompt of a chunk. None if its words are not in it.
 
-    It has no voice: the codes tell how the speaker sounds, and the prompt is shorter.
-    """
-    words, sentences = words_and_sentences(text)
+def read_words(builder: PromptBuilder, prompt: Prompt) -> ReadWords | None:
+    """Return the words of a chunk's prompt. None if its text is not read as it is written."""
+    words, sentences = words_and_sentences(prompt.text)
     if not words:
         return None
-    prompt = builder.build(text)
     read, tokens = builder.read_text(prompt)
     shares = token_shares(words, read.written, tokens)
     return None if shares is None else ReadWords(prompt, words, said_words(words, read), sentences, shares)
 
 
 def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch.Tensor:
-    """Return [T, W]: the mean of the heads' attention, each without its lag. maps: [heads, T, W] by layer, sorted."""
-    every = torch.cat(list(maps))
-    frames = torch.arange(every.shape[1])
-    late = [(frames + head.lag).clamp(0, len(frames) - 1) for head in sorted(heads)]
-    return torch.stack([one[at] for one, at in zip(every, late, strict=True)]).mean(0)
+    """Return [T, W]: the mean of the heads' attention, each without its lag.
+
+    maps: [heads, T, W] by layer, of `aligned_heads`.
+    """
+    every = dict(zip(aligned_heads(heads), torch.cat(list(maps)), strict=True))
+    frames = torch.arange(len(next(iter(every.values()))), device=next(iter(every.values())).device)
+    late = {lag: (frames + lag).clamp(0, len(frames) - 1) for lag in {head.lag for head in heads}}
+    return torch.stack([every[head[:2]][late[head.lag]] for head in sorted(heads)]).mean(0)
+
+
+def aligned_heads(heads: Iterable[Head]) -> tuple[tuple[int, int], ...]:
+    """Return the (layer, head) of heads, sorted, each once."""
+    return tuple(sorted({head[:2] for head in heads}))
 
 
 def by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     """Return layer -> its heads, sorted."""
     layers: dict[int, list[int]] = {}
-    for head in sorted(heads):
-        layers.setdefault(head.layer, []).append(head.head)
+    for layer, head in aligned_heads(heads):
+        layers.setdefault(layer, []).append(head)
     return layers
 
 
 def attention_to_words(
     talker: Talker, chunk: ReadWords, codes: torch.Tensor, heads: Mapping[int, Sequence[int]]
 ) -> list[torch.Tensor]:
-    """Return `Reading.maps` of a whole chunk, spoken as codes [T, K]."""
-    reading = Reading(talker, chunk.prompt, chunk.shares, heads)
-    reading.read(codes)
-    return reading.maps()
+    """Return each layer's [heads, T, W] fp32 on the device: of what heads attend to in the text, each word's share.
+
+    By one more prefill of the prompt and codes [T, K]. The frame at index t is the one whose first code is predicted
+    there. heads: layer -> its heads of interest. Layers above them are not computed.
+    """
+    prompt, config, device = chunk.prompt, talker.config, talker.device
+    shares, text = to_device(chunk.shares, device), chunk.text_slots
+    wanted = {layer: to_device(torch.tensor(list(heads[layer])), device) for layer in sorted(heads)}
+    maps: dict[int, list[torch.Tensor]] = {layer: [] for layer in wanted}
+    # The columns are those of decoding in both families: v2's first one is in its prompt.
+    columns = apply_v3(codes)[: len(codes) - 1]
+    ids, audio = [*prompt.ids, *[FILLER] * len(columns)], (*prompt.audio, (len(prompt), columns))
+    # A cache of its own: other sequences may be decoding.
+    size = 2, max(heads) + 1, config.kv_heads, len(ids), config.head_dim
+    cache = torch.empty(size, dtype=talker.dtype, device=device)
+    for start in range(0, len(ids), _POSITIONS):
+        before = max(0, len(prompt) - 1 - start)  # positions before the first frame
+
+        def look(layer: int, queries: torch.Tensor, keys: torch.Tensor, before: int = before) -> None:
+            if layer in wanted and before < len(queries):
+                own = wanted[layer]
+                q, k = queries[before:, own].transpose(0, 1), keys[own // (config.heads // config.kv_heads), text]
+                maps[layer].append(_attended(q, k, shares))
+
+        talker.fill(ids, audio, cache[0], cache[1], start, min(start + _POSITIONS, len(ids)), look)
+    return [torch.cat(parts, 1) for parts in maps.values()]
 
 
-class Reading:
-    """Attention of heads to the text while the talker reads the codes of a chunk that may still be growing.
+def _attended(queries: torch.Tensor, keys: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Attend with queries [heads, T, D] to the text's keys [heads, N, D] alone. shares [N, W] -> [heads, T, W] fp32."""
+    return (queries.float() @ keys.float().mT * queries.shape[-1] ** -0.5).softmax(-1) @ shares
 
-    shares: see `ReadWords`. heads: layer -> its heads of interest. Layers above them are not computed.
+
+class Listening:
+    """Attention of heads to the text by the queries that are kept while the talker speaks a chunk.
+
+    That of the first frame belongs to the prompt and is not kept. The second frame's stands for it.
     """
 
-    def __init__(self, talker: Talker, prompt: Prompt, shares: torch.Tensor, heads: Mapping[int, Sequence[int]]):
-        self._talker, self._prompt = talker, prompt
-        self._text = slice(prompt.prefix, prompt.prefix + len(shares))
-        self._shares = to_device(shares, talker.device)
-        self._wanted = {layer: to_device(torch.tensor(list(heads[layer])), talker.device) for layer in sorted(heads)}
-        self._attention: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
-        self._filled = 0  # positions
-        # A cache of its own: other sequences may be decoding.
-        size = 2, max(heads) + 1, talker.config.kv_heads, 0, talker.config.head_dim
-        self._cache = torch.empty(size, dtype=talker.dtype, device=talker.device)
+    def __init__(self, chunk: ReadWords, heads: Sequence[Head]):
+        self._chunk, self._heads, self._shares = chunk, heads, chunk.shares
+        self._maps: list[torch.Tensor] = []  # [heads, t, W] each
+        self._sent: tuple[torch.Tensor, torch.cuda.Event | None] | None = None
+        self.frames = 0
 
-    def read(self, codes: torch.Tensor) -> None:
-        """Read on to the end of codes [T, K], which begin with those of earlier calls."""
-        prompt, total = self._prompt, len(self._prompt) + len(codes) - 1
-        # The columns are those of decoding in both families: v2's first one is in its prompt.
-        columns = apply_v3(codes)[: len(codes) - 1]
-        ids, audio = [*prompt.ids, *[FILLER] * len(columns)], (*prompt.audio, (len(prompt), columns))
-        if total > self._cache.shape[3]:
-            kept, slots = self._cache[:, :, :, : self._filled], max(total, 2 * self._cache.shape[3])
-            self._cache = kept.new_empty(*kept.shape[:3], slots, kept.shape[4])
-            self._cache[:, :, :, : self._filled] = kept
-        while self._filled < total:
-            stop = min(self._filled + _POSITIONS, total)
-            self._talker.fill(ids, audio, self._cache[0], self._cache[1], self._filled, stop, self._look)
-            self._filled = stop
-
-    def maps(self) -> list[torch.Tensor]:
-        """Return each layer's [heads, T, W] fp32 on the host: of what heads attend to in the text, each word's share.
-
-        The frame at index t is the one whose first code is predicted there.
-        """
-        return [torch.cat(parts, 1).cpu() for parts in self._attention.values()]
-
-    def _look(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
-        before = max(0, len(self._prompt) - 1 - self._filled)  # positions before the first frame
-        if layer not in self._wanted or before >= len(queries):
+    def listen(self, cache: KeptQueries, row: int, frames: int) -> None:
+        """Take in the attention of the first `frames` frames, which must still be in a row of the cache."""
+        first, last = len(self._chunk.prompt) - 1 + max(1, self.frames), len(self._chunk.prompt) - 1 + frames
+        if first >= last:
             return
-        config, heads = self._talker.config, self._wanted[layer]
-        q = queries[before:, heads].transpose(0, 1).float()
-        k = keys[heads // (config.heads // config.kv_heads), self._text].float()
-        self._attention[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ self._shares)
+        queries = cache.row_queries(row, first, last)
+        self._shares = to_device(self._shares, queries.device)
+        text = self._chunk.text_slots
+        new = _attended(queries, cache.row_keys(row, text.start, text.stop), self._shares)
+        self._maps += [new] if self._maps else [new[:, :1], new]
+        self.frames = frames
+
+    def send(self) -> None:
+        """Begin to copy the whole to the host. The device need not be done with it."""
+        mean = mean_attention([torch.cat(self._maps, 1)], self._heads)
+        is_gpu = mean.device.type == "cuda"
+        self._sent = (to_host(mean), end_of_work()) if is_gpu else (mean, None)
+        self._maps.clear()
+
+    def mean(self) -> torch.Tensor:
+        """Return `mean_attention` [frames, W] on the host."""
+        if self._sent is None:
+            return mean_attention([torch.cat(self._maps, 1)], self._heads).cpu()
+        mean, event = self._sent
+        if event is not None:
+            event.synchronize()
+        return mean

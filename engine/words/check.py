@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from ..core.config import FRAME_RATE, FRAME_SAMPLES
+from ..core.sequence import Sequence as Prompt
 from ..prompt.builder import PromptBuilder
 from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
 from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
-from .attention import Head, Reading, by_layer, mean_attention, read_words
+from .attention import Head, KeptQueries, Listening, attention_to_words, by_layer, mean_attention, read_words
 from .path import free_path
 
 _LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing
@@ -44,20 +45,23 @@ _Finding = tuple[str, int, int, int, int]  # kind; first unit and the one after 
 
 
 class ChunkCheck:
-    """The check of one chunk, also while it is spoken to a listener. Raises HiggsError as `PromptBuilder.build` does.
+    """The check of one chunk, also while it is spoken to a listener.
+
+    Its attention comes from the queries kept while it was spoken, if `listen` saw them. Else the talker reads the
+    prompt and the codes again.
 
     A listener may hear the first sentence as it comes, with titles before it, and each later one once it is checked.
     Near the end of the first one only what is known to be in it, so that nothing is heard that is spoken again.
     """
 
-    def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], text: str):
-        self._talker, self._heads, self._chunk = talker, heads, read_words(builder, text)
-        self._reading: Reading | None = None
+    def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], prompt: Prompt):
+        self._talker, self._heads, self._chunk = talker, heads, read_words(builder, prompt)
+        self._listening = Listening(self._chunk, heads) if self._chunk else None
         self._checked = 0  # frames
         self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
         self._cleared = self._samples = self._heard_samples = 0  # frames that may be heard, samples made, samples heard
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
-        sentences = split_sentences(text) if self._chunk else []
+        sentences = split_sentences(prompt.text) if self._chunk else []
         self._first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))  # sentences heard as they come
         self._soon = round(_SOON * sum(map(estimate_seconds, sentences[: self._first])) * FRAME_RATE)
 
@@ -66,17 +70,29 @@ class ChunkCheck:
         self._samples += len(wav)
         self._heard_samples = max(self._heard_samples, min(self._samples, self._cleared * FRAME_SAMPLES))
 
-    def frames_to_hear(self, codes: torch.Tensor) -> int:
-        """Return how many of the frames so far, codes [T, K], a listener may hear."""
-        self._cleared = max(self._cleared, self._clear(codes))
+    def listen(self, cache: KeptQueries, row: int, frames: int) -> None:
+        """Take in the attention of the whole chunk, which must still be in a row of the cache."""
+        if self._listening is not None:
+            self._listening.listen(cache, row, frames)
+            if self._listening.frames == frames:
+                self._listening.send()
+
+    def frames_to_hear(self, codes: torch.Tensor, place: tuple[KeptQueries, int] | None = None) -> int:
+        """Return how many of the frames so far, codes [T, K], a listener may hear.
+
+        place: the cache that they are in, and its row.
+        """
+        self._cleared = max(self._cleared, self._clear(codes, place))
         return self._cleared
 
-    def _clear(self, codes: torch.Tensor) -> int:
+    def _clear(self, codes: torch.Tensor, place: tuple[KeptQueries, int] | None) -> int:
         count = len(codes)
         if self._chunk is None or len(set(self._sentences)) <= self._first or count < self._soon:
             return count
         if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
             self._checked = count
+            if place is not None and self._listening is not None:
+                self._listening.listen(*place, count)
             cleared = frames_cleared(self._chunk.forms, self._sentences, *self._attention(codes), self._first)
             if cleared is None:
                 return count
@@ -98,12 +114,12 @@ class ChunkCheck:
 
     def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
-        assert self._chunk is not None
-        if self._reading is None:
-            prompt, shares = self._chunk.prompt, self._chunk.shares
-            self._reading = Reading(self._talker, prompt, shares, by_layer(self._heads))
-        self._reading.read(codes)
-        attention = mean_attention(self._reading.maps(), self._heads).numpy()
+        assert self._chunk is not None and self._listening is not None
+        if self._listening.frames == len(codes):
+            attention = self._listening.mean().numpy()
+        else:
+            maps = attention_to_words(self._talker, self._chunk, codes, by_layer(self._heads))
+            attention = mean_attention(maps, self._heads).cpu().numpy()
         apart = (self._chunk.shares[:, 1:] != self._chunk.shares[:, :-1]).any(0).numpy()
         firsts = np.flatnonzero(np.concatenate([[True], apart]))
         return firsts, np.add.reduceat(attention, firsts, axis=1)

@@ -34,7 +34,10 @@ class WhisperCheck:
         """Take in the next part of the chunk's audio, [n]."""
         self._wavs.append(wav)
 
-    def frames_to_hear(self, codes: torch.Tensor) -> int:
+    def listen(self, cache: object, row: int, frames: int) -> None:
+        """Do nothing: Whisper hears the audio."""
+
+    def frames_to_hear(self, codes: torch.Tensor, place: object = None) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear."""
         self._is_heard = True
         return len(codes)

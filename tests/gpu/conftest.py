@@ -91,7 +91,8 @@ def prompt():
 @pytest.fixture
 def state_of():
     def make(talker, batch, context):
-        return DecodeState(talker.config, batch, context, talker.device, talker.dtype)
+        aligned = (0, 0), (0, 5), (1, talker.config.heads - 1)
+        return DecodeState(talker.config, batch, context, talker.device, talker.dtype, aligned)
 
     return make
 

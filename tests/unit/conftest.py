@@ -119,7 +119,8 @@ class Bench:
         self.config = small_config(family)
         self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
         self.talker = build_talker(self.config, self.tensors, context)
-        self.state = DecodeState(self.config, batch, context, CPU, dtype)
+        aligned = (0, 0), (1, 0), (1, self.config.heads - 1)
+        self.state = DecodeState(self.config, batch, context, CPU, dtype, aligned)
         self.backend = Backend(self.talker, self.state)
         self.executor = make_executor(runner, self.backend, None)
 

@@ -3,10 +3,23 @@
 import numpy as np
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Listener, SamplingParams, Turn
 from higgs_tts.engine.core.config import FRAME_RATE, FRAME_SAMPLES
+from higgs_tts.engine.decode.kv_cache import KVCache
+from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.decode.scheduler import Scheduler
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import sentence_texts, split_sentences, split_words
+from higgs_tts.engine.voice.voice import voice_of_speech
+from higgs_tts.engine.words import check as check_module
+from higgs_tts.engine.words.attention import (
+    Head,
+    Listening,
+    ReadWords,
+    attention_to_words,
+    by_layer,
+    mean_attention,
+)
 from higgs_tts.engine.words.check import ChunkCheck, frames_cleared, judge_words
 from higgs_tts.engine.words.path import free_path
 
@@ -130,7 +143,7 @@ def speech(engine):
 def check(engine):
     """check() -> a new check of TEXT."""
     builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
-    return lambda: ChunkCheck(engine.loaded.talker, builder, engine.heads(), TEXT)
+    return lambda: ChunkCheck(engine.loaded.talker, builder, engine.heads(), builder.build(TEXT))
 
 
 def word_starts(engine, speech):
@@ -179,7 +192,7 @@ def test_a_title_s_sentence_is_heard_as_it_comes(engine):
     params = SamplingParams(seed=3, retries=0)
     codes = engine.speak(text, params=params).codes
     builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
-    follow = ChunkCheck(engine.loaded.talker, builder, engine.heads(), text)
+    follow = ChunkCheck(engine.loaded.talker, builder, engine.heads(), builder.build(text))
     free = [stop for stop in range(4, len(codes), 4) if follow.frames_to_hear(codes[:stop]) == stop]
     assert free[-1] > 2 * FRAME_RATE, "beyond the title"
 
@@ -224,3 +237,92 @@ def test_sentences_to_be_spoken_by_themselves_carry_their_tags():
         "<|prosody:speed_fast|>Three.",
     ]
     assert len(sentence_texts(TEXT)) == len(split_sentences(TEXT)) == 3
+
+
+@pytest.fixture
+def by_prefill(monkeypatch):
+    """A list that grows with each chunk whose codes the talker reads again."""
+    real, read = check_module.attention_to_words, []
+
+    def counted(talker, chunk, codes, heads):
+        read.append(chunk.prompt.text)
+        return real(talker, chunk, codes, heads)
+
+    monkeypatch.setattr(check_module, "attention_to_words", counted)
+    return read
+
+
+LINES = [TEXT, "One more thing, said he.", "And then it rained. It went on!", "No. Yes, why not?", "Good, good."]
+
+
+def judged_again(engine, chunk, codes, voice=None):
+    """Return the verdict on a chunk by reading its codes again."""
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
+    prompt = builder.build(chunk.text, voice)
+    return ChunkCheck(engine.loaded.talker, builder, engine.heads(), prompt).verdict(codes[slice(*chunk.frames)])
+
+
+def test_queries_kept_while_speaking_give_the_verdict_of_reading_the_codes_again(engine, speech, by_prefill):
+    """In rows that others had before, with a voice and with a listener."""
+    turns = [Turn(f"A{number}", text) for number, text in enumerate(LINES * 2)]
+    params = SamplingParams(seed=4, retries=0)
+    many = engine.speak_turns(turns, {}, params, reuse=False)
+    voice = voice_of_speech(speech.codes, TEXT, "own")
+    cloned = engine.speak(LINES[2], voice, params)
+    heard = engine.speak(TEXT, params=params, listener=Listener(on_audio=lambda wav: None))
+    assert by_prefill == [] and many.unchecked == 0
+    for made, own in ((many, None), (cloned, voice), (heard, None)):
+        for chunk in made.said:
+            again = judged_again(engine, chunk, made.codes, own)
+            assert (again.starts, again.doubts) == (chunk.verdict.starts, chunk.verdict.doubts)
+
+
+def test_codes_from_elsewhere_are_read_again(engine, by_prefill):
+    turns, params = [Turn("A", LINES[2])], SamplingParams(seed=5, retries=0)
+    first = engine.speak_turns(turns, {}, params)
+    assert by_prefill == []
+    again = engine.speak_turns(turns, {}, params)
+    assert again.reused == 1 and by_prefill == [LINES[2]]
+    assert again.said[0].verdict == first.said[0].verdict
+
+
+def test_a_full_device_costs_only_the_kept_queries(engine, by_prefill, monkeypatch):
+    def full(*args):
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(KVCache, "row_keys", full)
+    told = engine.speak(LINES[2], params=SamplingParams(seed=6, retries=0))
+    assert by_prefill == [LINES[2]] and told.said[0].verdict == judged_again(engine, told.said[0], told.codes)
+
+
+def test_the_kept_queries_are_planned(engine):
+    cache, config = engine.loaded.runner().state.cache, engine.checkpoint.config
+    assert len(engine.aligned) == len(cache.queries) == 2
+    assert engine.held_bytes == engine.planned_bytes + engine.loaded.prefixes.nbytes()
+    size = 1, engine.planner.context, engine.device, engine.dtype, "auto"
+    with_them, without = (sum(ModelRunner.planned_sizes(config, *size, heads)) for heads in (engine.aligned, ()))
+    assert with_them - without == cache.queries.nbytes
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@torch.inference_mode()
+def test_kept_queries_attend_as_a_prefill_does(bench, small, family):
+    runner, heads = bench(family, batch=3), [Head(0, 0, 1), Head(1, 0), Head(1, 3, -1), Head(1, 0, 2)]
+    prompts = [small.prompt(runner.config, seed=seed, frames=4 + seed) for seed in range(5)]
+    for seed, prompt in enumerate(prompts):
+        prompt.params = SamplingParams(seed=seed, max_frames=9 + 4 * seed)
+    words = ["a", "b"]
+    chunks = {one: ReadWords(one, words, words, [0, 0], torch.rand(len(one) - one.prefix - 1, 2)) for one in prompts}
+    heard = {one: Listening(chunk, heads) for one, chunk in chunks.items()}
+    with Scheduler(runner, prompts) as scheduler:
+        for outputs in scheduler:
+            for one, _ in outputs:
+                if one.finished or one is prompts[1]:  # some while it is spoken
+                    heard[one].listen(*scheduler.place_of(one), one.num_frames)
+    for one in prompts:
+        maps = attention_to_words(runner.talker, chunks[one], torch.cat(one.codes), by_layer(heads))
+        read, kept = mean_attention(maps, heads), heard[one].mean()
+        assert heard[one].frames == one.num_frames == len(read) > 5
+        torch.testing.assert_close(kept[2:], read[2:], atol=1e-5, rtol=1e-4)
+        heard[one].send()
+        assert torch.equal(heard[one].mean(), kept)

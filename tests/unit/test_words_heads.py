@@ -98,12 +98,16 @@ def test_a_random_checkpoint_has_no_aligning_heads_and_its_words_are_estimated(k
 
 
 def test_the_guided_heads_of_the_embedded_talker_are_found_by_its_speech(cache):
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
-        engine.planner.card = replace(engine.planner.card, word_heads=None)
+    engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
+    engine.planner.card = replace(engine.planner.card, word_heads=None)
+    with engine:
         found = engine.heads()
         assert {(head.layer, head.head) for head in found} == {(1, 0), (2, 0)}
         assert all(abs(head.lag) <= 1 for head in found)
         assert kept_heads(engine.fingerprint, engine.checkpoint.config) == found
+        assert engine.loaded.runner().state.cache.aligned == (), "as it was opened"
+        engine.speak("Hello.", params=SamplingParams(seed=1, retries=0))
+        assert engine.loaded.runner().state.cache.aligned == engine.aligned == ((1, 0), (2, 0))
 
 
 def test_heads_are_not_looked_for_while_the_engine_speaks_for_others(cache, tmp_path):

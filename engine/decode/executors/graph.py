@@ -11,6 +11,7 @@ import contextlib
 import torch
 
 from ...device.graph import GraphError, capture, capturing, same_bits
+from ...device.torch_names import storage_id
 from ..backend import Backend
 from ..state import DecodeState
 
@@ -69,8 +70,8 @@ class GraphExecutor:
 
 def _snapshot(state: DecodeState) -> list:
     """Return (buffer, copy) for every buffer except the cache, which is still empty."""
-    cache = {state.cache.keys.untyped_storage().data_ptr(), state.cache.values.untyped_storage().data_ptr()}
-    return [(t, t.clone()) for t in state.tensors() if t.untyped_storage().data_ptr() not in cache]
+    cache = {storage_id(tensor) for tensor in (state.cache.keys, state.cache.values, state.cache.queries)}
+    return [(t, t.clone()) for t in state.tensors() if storage_id(t) not in cache]
 
 
 def _restore(copies):
@@ -96,4 +97,5 @@ def _results(state: DecodeState) -> dict:
         "codes": delay.outputs[:, :2].clone(),
         "counters": torch.stack([delay.num_generated, cache.position, delay.countdown, state.sampler.finite.long()]),
         "cache": torch.stack([cache.keys[:, :, :, :2], cache.values[:, :, :, :2]]),
+        "queries": cache.queries[:, :, :2].clone(),
     }

@@ -30,6 +30,15 @@ __device__ __forceinline__ float4 norm_rope(float4 v, uint2 norm, Rope rope) {
                      v.w * cos.w + o.w * sin.w);
 }
 
+// Where a head's query at position `at` is kept, or null. queries: of a layer, [n][rows][max_seq_len][DIM]. heads: a bit
+// for each of the n heads.
+static_assert(HEADS <= 64, "a layer's heads have a bit each");
+__device__ __forceinline__ u16* kept_query(u16* queries, u64 heads, int head, int row, int rows, int slots, int at) {
+  if (!(heads >> head & 1)) return nullptr;
+  const int number = __popcll(heads & ((1ull << head) - 1));
+  return queries + (((long long)number * rows + row) * slots + at) * DIM;
+}
+
 // Stores a new key or value in shared memory for the block, and in its cache slot for later steps.
 __device__ __forceinline__ void place_new(uint2 vector, u16* shared, u16* cache, int at, bool to_cache) {
   store4(shared, vector);

@@ -66,6 +66,8 @@ struct AttendArgs {
   float* partial_o;           // these three: `Workspace` of each row and KV head, [rows][KV_HEADS][...]
   float2* partial_ml;
   u32* arrived;               // zero between launches
+  u16* queries;               // of the heads to be kept, [n][rows][max_seq_len][DIM]
+  u64 query_heads;            // a bit for each of these n heads
   int rows, max_seq_len, max_splits;
 };
 static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "batch.py fills another structure");
@@ -85,7 +87,9 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) atte
     load_keys(tile, keys, a, first_tile(a));
     load_values(tile, values, a, first_tile(a));
     wait_on_dependent_grids();  // of what this kernel reads, only qkv comes from them
-    place_qkv(a, s.qkv + (long long)a.row * QKV_SIZE, s.qk_norm, s.cos, s.sin, keys, values, sh);
+    const u16* qkv = s.qkv + (long long)a.row * QKV_SIZE;
+    place_qkv(a, qkv, s.qk_norm, s.cos, s.sin, keys, values, sh);
+    if (s.query_heads && a.index == 0) keep_queries(a, s.queries, s.query_heads, s.rows, s.max_seq_len, sh);
     Partial result = combine_warps(attend_split(a, tile, keys, values, sh), sh);
     const bool has_query = threadIdx.x < GROUP * 32;
     if (a.count > 1) {

@@ -45,6 +45,8 @@ AttendArgs = structure(
     partial_o=FP32,
     partial_ml=FP32,
     arrived=INT32,
+    queries=BF16,
+    query_heads=ctypes.c_longlong,
     rows=ctypes.c_int,
     max_seq_len=ctypes.c_int,
     max_splits=ctypes.c_int,
@@ -166,12 +168,12 @@ class BatchKernel(CudaKernel):
 
     def _make_arguments(self):
         """Make the arguments of every launch, in order."""
-        s, layers, cache = self.scratch, self._talker.layers, self._state.cache
+        s, layers = self.scratch, self._talker.layers
         self._swiglu_args = SwigluArgs.of(gate_up=s["gate_up"], act=s["act"], rows=self._rows)
         self._norms = [self._norm_args(layers[0].code.attn_norm, self._state.work.x)]
         self._attends = []
         for index, layer in enumerate(layers):
-            self._attends.append(self._attend_args(layer, cache.keys[index], cache.values[index]))
+            self._attends.append(self._attend_args(layer, index))
             following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
             self._norms += [self._norm_args(layer.code.mlp_norm), self._norm_args(following)]
 
@@ -179,16 +181,19 @@ class BatchKernel(CudaKernel):
         s = {name: self.scratch[name] for name in ("delta", "x", "h")}
         return AddNormArgs.of(**s, x_in=x_in, weight=weight)
 
-    def _attend_args(self, layer: Layer, keys: torch.Tensor, values: torch.Tensor) -> Arguments:
+    def _attend_args(self, layer: Layer, index: int) -> Arguments:
+        cache, (queries, query_heads) = self._state.cache, self._state.cache.layer_queries(index)
         names = ("qkv", "attended", "partial_o", "partial_ml", "arrived")
         return AttendArgs.of(
             **{name: self.scratch[name] for name in names},
             qk_norm=layer.qk_norm,
             cos=self._talker.cos,
             sin=self._talker.sin,
-            keys=keys,
-            values=values,
-            position=self._state.cache.position,
+            keys=cache.keys[index],
+            values=cache.values[index],
+            queries=queries,
+            query_heads=query_heads,
+            position=cache.position,
             done=self._state.delay.done,
             rows=self._rows,
             max_seq_len=self._state.max_seq_len,

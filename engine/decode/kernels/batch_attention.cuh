@@ -106,6 +106,15 @@ __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const 
   __syncthreads();
 }
 
+// Keeps those of the KV head's queries, in shared memory, that are to be kept.
+__device__ __forceinline__ void keep_queries(const Split& a, u16* queries, u64 heads, int rows, int slots,
+                                             const Shared& sh) {
+  for (int i = threadIdx.x >> 5; i < GROUP; i += WARPS) {
+    u16* kept = kept_query(queries, heads, a.kv * GROUP + i, a.row, rows, slots, a.at);
+    if (kept) store4(kept, load4(sh.q[i]));
+  }
+}
+
 // Start of the warp's first tile in the split. Its tiles are STRIDE positions apart.
 constexpr int STRIDE = WARPS * TILE;
 __device__ __forceinline__ int first_tile(const Split& a) { return a.from + (int)(threadIdx.x >> 5) * TILE; }

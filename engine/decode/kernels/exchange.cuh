@@ -33,6 +33,8 @@ struct LayerWeights {  // norms are bf16, matrices in their storage format
   const u8* out;
   const u16* mlp_norm;
   const u8 *gate_up, *down;
+  u16* queries;     // of the heads to be kept, [n][max_seq_len][DIM]
+  u64 query_heads;  // a bit for each of these n heads
 };
 
 struct SingleArgs {

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     });
     arrive(s);
     if (lane == 0) sh.spilled[warp] = pipeline;
-    attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, epoch + 1, sh);
+    attention(s, w, at, s.keys + cache, s.values + cache, epoch + 1, sh);
     arrive(s);
     pipeline = sh.spilled[warp];
     if (idle) fill(s, pipeline);

@@ -41,10 +41,12 @@ LayerWeights = structure(
     mlp_norm=BF16,
     gate_up=ANY,
     down=ANY,
+    queries=BF16,
+    query_heads=ctypes.c_longlong,
 )
 SingleArgs = structure(
     "SingleArgs",
-    layers=INT64,  # [layers, 7] addresses, as in LayerWeights
+    layers=INT64,  # [layers, 9], as in LayerWeights
     x_in=BF16,
     head=BF16,
     norm=BF16,
@@ -139,6 +141,7 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
     """Return why the kernel cannot run this model on `device`, or None."""
     widths = (config.hidden, config.intermediate, config.heads * config.head_dim)
     strange = config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4
+    strange |= config.heads > 64
     own = {
         "it computes in bf16 only": dtype != BF16,
         "the model's widths are not those of the published models": strange,
@@ -163,7 +166,7 @@ class SingleKernel(CudaKernel):
         limits, weights = Limits.of(device), talker.layers[0].qkv.format
         self._blocks, self._shared = limits.multiprocessors, pipeline_bytes(config, limits.shared, weights)
         self.scratch = self.make_scratch(config, 1, state.max_seq_len, device)
-        self._layers = layer_table(talker, device)
+        self._layers = layer_table(talker, state)
         self._argument = arguments(talker, state, self.scratch, self._layers)
         self._stalled = state.work.stalled
         super().__init__(SOURCE, limits.capability, defines(config, self._blocks, limits.shared, weights))
@@ -200,12 +203,12 @@ class SingleKernel(CudaKernel):
             tensor.zero_()
 
 
-def layer_table(talker: Talker, device: torch.device) -> torch.Tensor:
-    """Return the `LayerWeights` of every layer, [layers, 7] addresses."""
+def layer_table(talker: Talker, state: DecodeState) -> torch.Tensor:
+    """Return the `LayerWeights` of every layer, [layers, 9] addresses and bits."""
     table = []
-    for layer in talker.layers:
-        expert = layer.code
-        addresses = LayerWeights.of(
+    for index, layer in enumerate(talker.layers):
+        expert, (queries, query_heads) = layer.code, state.cache.layer_queries(index)
+        values = LayerWeights.of(
             attn_norm=expert.attn_norm,
             qkv=layer.qkv.data,
             qk_norm=layer.qk_norm,
@@ -213,9 +216,11 @@ def layer_table(talker: Talker, device: torch.device) -> torch.Tensor:
             mlp_norm=expert.mlp_norm,
             gate_up=expert.gate_up.data,
             down=expert.down.data,
+            queries=queries,
+            query_heads=query_heads,
         )
-        table.append([getattr(addresses, name) or 0 for name in LayerWeights.kinds])
-    return torch.tensor(table, dtype=INT64, device=device)
+        table.append([getattr(values, name) or 0 for name in LayerWeights.kinds])
+    return torch.tensor(table, dtype=INT64, device=state.device)
 
 
 def arguments(talker: Talker, state: DecodeState, scratch: dict[str, torch.Tensor], layers: torch.Tensor) -> Arguments:

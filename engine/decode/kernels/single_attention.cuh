@@ -25,15 +25,18 @@ __device__ __forceinline__ Split split_of(int item, int splits, int at) {
   return {item % (HEADS / Q) * Q, split, splits, length * split / splits, length * (split + 1) / splits, at};
 }
 
-// Data that can be loaded before the query arrives: norm and rotation of the warp's vector, and the split's first
-// positions.
+// Data that can be loaded before the query arrives: norm and rotation of the warp's vector, where it is kept if it is a
+// query that is, and the split's first positions.
 template <int Q> struct CachedKv { uint4 k[loads<Q>()], v[loads<Q>()]; };
-struct Prologue { uint2 norm; Rope rope; };
+struct Prologue { uint2 norm; Rope rope; u16* kept; };
 template <int Q>
-__device__ __forceinline__ Prologue load_prologue(const SingleArgs& s, const u16* norm, int head, int at) {
+__device__ __forceinline__ Prologue load_prologue(const SingleArgs& s, const LayerWeights& w, const Split& a) {
   const int warp = threadIdx.x >> 5;
   Prologue p = {};
-  if (warp <= Q) p = {load_norm(norm, warp < Q ? head + warp : HEADS + head / GROUP), load_rope(s.cos, s.sin, at)};
+  if (warp > Q) return p;
+  p.norm = load_norm(w.qk_norm, warp < Q ? a.head + warp : HEADS + a.head / GROUP);
+  p.rope = load_rope(s.cos, s.sin, a.at);
+  if (warp < Q && a.index == 0) p.kept = kept_query(w.queries, w.query_heads, a.head + warp, 0, 1, s.max_seq_len, a.at);
   return p;
 }
 __device__ __forceinline__ int position_of(int base, int i) {
@@ -61,6 +64,7 @@ __device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, c
     const float4 q = norm_rope(receive(s, s.qkv + (a.head + warp) * DIM + lane * 4, epoch), p.norm, p.rope);
     const float scale = 0.08838834764831845f;  // 128 ** -0.5
     *(float4*)(&sh.q[warp][lane * 4]) = make_float4(q.x * scale, q.y * scale, q.z * scale, q.w * scale);
+    if (p.kept) store4(p.kept, pack4(q));
   } else if (warp <= Q + 1 && a.to > a.at) {
     const bool is_key = warp == Q;
     float4 v = receive(s, s.qkv + Q_SIZE + (is_key ? 0 : KV_SIZE) + a.head / GROUP * DIM + lane * 4, epoch);
@@ -213,7 +217,7 @@ __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32
 // Receives qkv of `epoch` and publishes the heads' outputs in the next epoch. A block takes several items only if there
 // are fewer blocks than heads; then nothing is split (splits_of).
 template <int Q>
-__device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values,
+__device__ __forceinline__ void attend_heads(const SingleArgs& s, const LayerWeights& w, int at, u16* keys, u16* values,
                                              u32 epoch, Shared& sh) {
   const int splits = splits_of<Q>(at);
 #pragma unroll 1
@@ -223,14 +227,14 @@ __device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* nor
     u16 *k = keys + start, *v = values + start;
     CachedKv<Q> first;
     load_kv<Q>(first, k, v, a.from, min(a.to, at));
-    const Prologue prologue = load_prologue<Q>(s, norm, a.head, at);
+    const Prologue prologue = load_prologue<Q>(s, w, a);
     place_qkv<Q>(s, a, prologue, k, v, epoch, sh);
     attend_split<Q>(a, first, k, v, sh);
     combine<Q>(s, a, epoch, sh);
   }
 }
-__device__ __forceinline__ void attention(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values,
+__device__ __forceinline__ void attention(const SingleArgs& s, const LayerWeights& w, int at, u16* keys, u16* values,
                                           u32 epoch, Shared& sh) {
-  if (at < SHORT_CONTEXT) attend_heads<1>(s, norm, at, keys, values, epoch, sh);
-  else attend_heads<GROUP>(s, norm, at, keys, values, epoch, sh);
+  if (at < SHORT_CONTEXT) attend_heads<1>(s, w, at, keys, values, epoch, sh);
+  else attend_heads<GROUP>(s, w, at, keys, values, epoch, sh);
 }

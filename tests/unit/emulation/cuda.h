@@ -54,6 +54,7 @@ inline unsigned atomicInc(unsigned* at, unsigned last) {  // no two fibers run a
   return old;
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 inline int __ffs(unsigned v) { return __builtin_ffs(v); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   const unsigned long long both = (unsigned long long)b << 32 | a;

@@ -177,7 +177,9 @@ def relative(ours, theirs):
 @torch.inference_mode()
 def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capability):
     talker, batch = narrow(shape, CONTEXT, weights), len(POSITIONS)
-    twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
+    aligned = (0, 0), (1, 0), (1, 2), (1, talker.config.heads - 1)
+    size = batch, CONTEXT, talker.device, torch.bfloat16, aligned
+    twin, ours = (DecodeState(talker.config, *size) for _ in range(2))
     kernels, g = batch_kernel(talker, ours, capability), torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
         getattr(twin.cache, name).normal_(generator=g)
@@ -196,6 +198,9 @@ def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capa
             assert relative(ours.logits[row], twin.logits[row]) < 3e-2, row
         assert relative(ours.cache.keys, twin.cache.keys) < 1e-3
         assert relative(ours.cache.values, twin.cache.values) < 1e-3
+        written = twin.cache.queries.any(-1)
+        assert written.any(-1).all() and torch.equal(written, ours.cache.queries.any(-1)), "and nothing else"
+        assert relative(ours.cache.queries, twin.cache.queries) < 2e-2
     kernels.close()
 
 

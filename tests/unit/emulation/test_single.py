@@ -51,13 +51,15 @@ def test_the_kernel_equals_its_twin(emulate, narrow, shape, weights):
     talker = narrow(shape, CONTEXT, "" if weights == "bf16" else weights)
     given = options(talker.config, weights)
     run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, given, IN_PLACE_OF)
-    twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
+    last = talker.config.heads - 1
+    aligned = (0, 0), (1, 0), (1, 2), (1, last)
+    twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16, aligned) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
         getattr(twin.cache, name).normal_(generator=g)
         getattr(ours.cache, name).copy_(getattr(twin.cache, name))
     scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
-    layers = single.layer_table(talker, CPU)
+    layers = single.layer_table(talker, ours)
     step = single.arguments(talker, ours, scratch, layers)
     for seed, at in enumerate(
         (200, CONTEXT - 1)
@@ -73,6 +75,9 @@ def test_the_kernel_equals_its_twin(emulate, narrow, shape, weights):
         assert relative(ours.logits, twin.logits) < 2e-2, at
         assert relative(ours.cache.keys, twin.cache.keys) < 1e-3
         assert relative(ours.cache.values, twin.cache.values) < 1e-3
+        written = twin.cache.queries.any(-1)
+        assert written.any(-1).all() and torch.equal(written, ours.cache.queries.any(-1)), "and nothing else"
+        assert relative(ours.cache.queries, twin.cache.queries) < 2e-2
     assert int(scratch["epoch"]) == 2 * talker.config.layers * 5
 
 
@@ -87,7 +92,7 @@ def test_every_exchange_passes_on_cuda_s_nan(emulate, narrow, shape):
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.cache.position.fill_(200)
     scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
-    layers = single.layer_table(talker, CPU)
+    layers = single.layer_table(talker, state)
     run(single.arguments(talker, state, scratch, layers), BLOCKS)
     assert state.logits.isnan().all()
     assert state.cache.keys[..., 200, :].isnan().all() and state.cache.values[..., 200, :].isnan().all()
@@ -107,7 +112,7 @@ def test_a_launch_ends_if_a_value_never_arrives(emulate, narrow, missing):
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.cache.position.fill_(600)
     scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
-    layers = single.layer_table(talker, CPU)
+    layers = single.layer_table(talker, state)
     step = single.arguments(talker, state, scratch, layers)
     run(step, BLOCKS)
     assert int(state.work.stalled) != 0
