@@ -20,7 +20,16 @@ from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
 from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
-from .attention import Head, KeptQueries, Listening, attention_to_words, by_layer, mean_attention, read_words
+from .attention import (
+    Head,
+    KeptQueries,
+    Listening,
+    ReadWords,
+    attention_to_words,
+    by_layer,
+    mean_attention,
+    read_words,
+)
 from .path import free_path
 
 _LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing
@@ -48,14 +57,15 @@ class ChunkCheck:
     """The check of one chunk, also while it is spoken to a listener.
 
     Its attention comes from the queries kept while it was spoken, if `listen` saw them. Else the talker reads the
-    prompt and the codes again.
+    prompt and the codes again. After a voice it may lose the words of good speech: what is in doubt then is read once
+    more without the voice, and that decides.
 
     A listener may hear the first sentence as it comes, with titles before it, and each later one once it is checked.
     Near the end of the first one only what is known to be in it, so that nothing is heard that is spoken again.
     """
 
     def __init__(self, talker: Talker, builder: PromptBuilder, heads: Sequence[Head], prompt: Prompt):
-        self._talker, self._heads, self._chunk = talker, heads, read_words(builder, prompt)
+        self._talker, self._builder, self._heads, self._chunk = talker, builder, heads, read_words(builder, prompt)
         self._listening = Listening(self._chunk, heads) if self._chunk else None
         self._checked = 0  # frames
         self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
@@ -74,7 +84,7 @@ class ChunkCheck:
         """Take in the attention of the whole chunk, which must still be in a row of the cache."""
         if self._listening is not None:
             self._listening.listen(cache, row, frames)
-            if self._listening.frames == frames:
+            if self._listening.frames == frames > 0:
                 self._listening.send()
 
     def frames_to_hear(self, codes: torch.Tensor, place: tuple[KeptQueries, int] | None = None) -> int:
@@ -93,10 +103,14 @@ class ChunkCheck:
             self._checked = count
             if place is not None and self._listening is not None:
                 self._listening.listen(*place, count)
-            cleared = frames_cleared(self._chunk.forms, self._sentences, *self._attention(codes), self._first)
+            cleared = None
+            for chunk, *attention in self._attention(codes):
+                cleared = frames_cleared(chunk.forms, self._sentences, *attention, self._first)
+                if cleared is not None and not cleared[2]:
+                    break
             if cleared is None:
                 return count
-            self._fixed = max(self._fixed, cleared)
+            self._fixed = max(self._fixed, cleared[:2])
         return self._fixed[1] if self._fixed[0] else min(count, self._checked - _SURE)
 
     def verdict(self, codes: torch.Tensor, ended: bool = True) -> Verdict | None:
@@ -107,22 +121,40 @@ class ChunkCheck:
         if self._chunk is None or len(codes) < len(self._chunk.words):
             return None
         copies = copied(codes.numpy())
-        attention = self._attention(codes)
         heard_frames = -(-self._heard_samples // FRAME_SAMPLES)
-        chunk, state = self._chunk, (self._fixed, heard_frames, ended)
-        return judge_words(chunk.words, self._sentences, *attention, copies, *state, chunk.forms)
+        state, verdict = (copies, self._fixed, heard_frames, ended), None
+        for chunk, *attention in self._attention(codes):
+            verdict = judge_words(chunk.words, self._sentences, *attention, *state, chunk.forms)
+            if verdict is not None and not verdict.doubts:
+                break
+        return verdict
 
-    def _attention(self, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first word of each unit [U], and their attention [T, U]. Words that share their tokens are one."""
-        assert self._chunk is not None and self._listening is not None
-        if self._listening.frames == len(codes):
-            attention = self._listening.mean().numpy()
+    def _attention(self, codes: torch.Tensor) -> Iterator[tuple[ReadWords, np.ndarray, np.ndarray]]:
+        """Yield the chunk, the first word of each unit [U], and their attention [T, U]; after a voice also without it.
+
+        Words that share their tokens are one unit.
+        """
+        chunk, listening = self._chunk, self._listening
+        assert chunk is not None and listening is not None
+        if listening.frames == len(codes):
+            yield chunk, *_units(chunk, listening.mean())
         else:
-            maps = attention_to_words(self._talker, self._chunk, codes, by_layer(self._heads))
-            attention = mean_attention(maps, self._heads).cpu().numpy()
-        apart = (self._chunk.shares[:, 1:] != self._chunk.shares[:, :-1]).any(0).numpy()
-        firsts = np.flatnonzero(np.concatenate([[True], apart]))
-        return firsts, np.add.reduceat(attention, firsts, axis=1)
+            yield chunk, *self._read(chunk, codes)
+        if chunk.prompt.voice is not None:
+            plain = read_words(self._builder, self._builder.build(chunk.prompt.text))
+            if plain is not None:
+                yield plain, *self._read(plain, codes)
+
+    def _read(self, chunk: ReadWords, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        maps = attention_to_words(self._talker, chunk, codes, by_layer(self._heads))
+        return _units(chunk, mean_attention(maps, self._heads).cpu())
+
+
+def _units(chunk: ReadWords, attention: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Join the words of attention [T, W] that share their tokens."""
+    apart = (chunk.shares[:, 1:] != chunk.shares[:, :-1]).any(0).numpy()
+    firsts = np.flatnonzero(np.concatenate([[True], apart]))
+    return firsts, np.add.reduceat(attention.numpy(), firsts, axis=1)
 
 
 def judge_words(
@@ -170,8 +202,8 @@ def judge_words(
 
 def frames_cleared(
     words: list[str], sentences: np.ndarray, firsts: np.ndarray, attention: np.ndarray, first: int = 1
-) -> tuple[int, int] | None:
-    """Return the sentences of unfinished speech that are said and right, and their frames.
+) -> tuple[int, int, bool] | None:
+    """Return the sentences of unfinished speech that are said and right, their frames, and if a doubt ends them.
 
     first: how many are heard in any case. (0, 0) during these. None if attention does not follow the words.
     """
@@ -185,10 +217,10 @@ def frames_cleared(
     starts = starts_of(own[path], int(sentences[-1]) + 1)
     finished = int(np.searchsorted(starts, len(path) - _SURE, side="right")) - 1  # sentences that are over
     if finished < first:
-        return 0, 0
+        return 0, 0, False
     findings = _find(path, letters[: path.max() + 1])
     cleared = max(first, min([finished, *(int(own[unit]) for _, unit, *_ in findings)]))
-    return cleared, starts[cleared]
+    return cleared, starts[cleared], cleared < finished
 
 
 def starts_of(frame_sentences: np.ndarray, count: int) -> list[int]:

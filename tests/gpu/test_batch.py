@@ -93,6 +93,9 @@ def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, promp
         filled = int(twin.cache.position[row]) + 1
         for one, other in ((ours.cache.keys, twin.cache.keys), (ours.cache.values, twin.cache.values)):
             assert relative(by_row(one, row, filled), by_row(other, row, filled)) < 2e-2
+        first = int(twin.cache.prompt_length[row])
+        kept, expected = (state.cache.row_queries(row, first, filled) for state in (ours, twin))
+        assert expected.any(-1).all() and relative(kept, expected) < 2e-2
     for backend in backends:
         backend.close()
 

@@ -63,6 +63,9 @@ def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt
     filled = int(twin.cache.position[0]) + 1
     assert relative(ours.cache.keys[..., :filled, :], twin.cache.keys[..., :filled, :]) < 2e-2
     assert relative(ours.cache.values[..., :filled, :], twin.cache.values[..., :filled, :]) < 2e-2
+    first = int(twin.cache.prompt_length[0])
+    kept, expected = (state.cache.row_queries(0, first, filled) for state in (ours, twin))
+    assert expected.any(-1).all() and relative(kept, expected) < 2e-2
     close(backends)
 
 

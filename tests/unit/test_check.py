@@ -221,11 +221,11 @@ def test_a_sentence_that_was_heard_in_part_stays():
 
 def test_frames_are_cleared_up_to_the_first_bad_sentence():
     good, bad = attention(EVERY), attention([*range(14), *range(9, 18)])
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: LENGTHS[0]]) == (0, 0)
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good) == (2, sum(LENGTHS[:14]))
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad) == (1, sum(LENGTHS[:5]))
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad, 2) == (2, sum(LENGTHS[:14]) + sum(LENGTHS[9:14]))
-    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: sum(LENGTHS[:10])], 2) == (0, 0)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: LENGTHS[0]]) == (0, 0, False)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good) == (2, sum(LENGTHS[:14]), False)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad) == (1, sum(LENGTHS[:5]), True)
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), bad, 2)[:2] == (2, sum(LENGTHS[:14]) + sum(LENGTHS[9:14]))
+    assert frames_cleared(WORDS, SENTENCES, np.arange(18), good[: sum(LENGTHS[:10])], 2) == (0, 0, False)
     assert frames_cleared(WORDS, SENTENCES, np.arange(18), attention(EVERY, sure=0.3)) is None
 
 
@@ -284,6 +284,19 @@ def test_codes_from_elsewhere_are_read_again(engine, by_prefill):
     again = engine.speak_turns(turns, {}, params)
     assert again.reused == 1 and by_prefill == [LINES[2]]
     assert again.said[0].verdict == first.said[0].verdict
+
+
+def test_speech_in_doubt_after_a_voice_is_read_again_without_it(engine, speech, monkeypatch):
+    real, read = check_module.attention_to_words, []
+
+    def lost(talker, chunk, codes, heads):
+        read.append(chunk.prompt.voice is not None)
+        maps = real(talker, chunk, codes, heads)
+        return [torch.cat([one, one], 1)[:, 20 : 20 + len(codes)] for one in maps] if read[-1] else maps
+
+    monkeypatch.setattr(check_module, "attention_to_words", lost)
+    verdict = judged_again(engine, speech.said[0], speech.codes, voice_of_speech(speech.codes, TEXT, "own"))
+    assert verdict == speech.said[0].verdict and verdict.doubts == () and read == [True, False]
 
 
 def test_a_full_device_costs_only_the_kept_queries(engine, by_prefill, monkeypatch):
