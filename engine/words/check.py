@@ -104,7 +104,7 @@ class ChunkCheck:
             if place is not None and self._listening is not None:
                 self._listening.listen(*place, count)
             cleared = None
-            for chunk, *attention in self._attention(codes):
+            for chunk, attention in self._attention(codes):
                 cleared = frames_cleared(chunk.forms, self._sentences, *attention, self._first)
                 if cleared is not None and not cleared[2]:
                     break
@@ -123,13 +123,13 @@ class ChunkCheck:
         copies = copied(codes.numpy())
         heard_frames = -(-self._heard_samples // FRAME_SAMPLES)
         state, verdict = (copies, self._fixed, heard_frames, ended), None
-        for chunk, *attention in self._attention(codes):
+        for chunk, attention in self._attention(codes):
             verdict = judge_words(chunk.words, self._sentences, *attention, *state, chunk.forms)
             if verdict is not None and not verdict.doubts:
                 break
         return verdict
 
-    def _attention(self, codes: torch.Tensor) -> Iterator[tuple[ReadWords, np.ndarray, np.ndarray]]:
+    def _attention(self, codes: torch.Tensor) -> Iterator[tuple[ReadWords, tuple[np.ndarray, np.ndarray]]]:
         """Yield the chunk, the first word of each unit [U], and their attention [T, U]; after a voice also without it.
 
         Words that share their tokens are one unit.
@@ -137,13 +137,13 @@ class ChunkCheck:
         chunk, listening = self._chunk, self._listening
         assert chunk is not None and listening is not None
         if listening.frames == len(codes):
-            yield chunk, *_units(chunk, listening.mean())
+            yield chunk, _units(chunk, listening.mean())
         else:
-            yield chunk, *self._read(chunk, codes)
+            yield chunk, self._read(chunk, codes)
         if chunk.prompt.voice is not None:
             plain = read_words(self._builder, self._builder.build(chunk.prompt.text))
             if plain is not None:
-                yield plain, *self._read(plain, codes)
+                yield plain, self._read(plain, codes)
 
     def _read(self, chunk: ReadWords, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         maps = attention_to_words(self._talker, chunk, codes, by_layer(self._heads))
