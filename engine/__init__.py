@@ -15,7 +15,7 @@ from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
 from .book.read import read_book, read_book_text, said_as
-from .book.report import BookFile, BookProgress, BookReport
+from .book.report import BookFile, BookProgress, BookReport, BookSettings
 from .checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapter_files import adapter_files
 from .checkpoint.catalog import DOWNLOADS

@@ -16,6 +16,7 @@ import torch
 from . import (
     BUILT_IN_CLIPS,
     SAMPLE_RATE,
+    BookSettings,
     CueParams,
     Engine,
     HiggsError,
@@ -178,8 +179,8 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
             voices |= film_voices(engine, sheet, film, without, args.translated)
         cues = sheet.said_as(pronunciations).cues
-        how = {"even": not args.uneven, "words": outputs.need_words}
-        speech = with_bar(functools.partial(speak_cues, engine, cues, voices, params, fit, args.scene, **how))
+        how = {"words": outputs.need_words, "scene": args.scene, "even": not args.uneven}
+        speech = with_bar(functools.partial(speak_cues, engine, cues, voices, params, fit, **how))
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
@@ -203,10 +204,10 @@ def narrate(args: argparse.Namespace) -> int:
             voices[""] = _voice(engine, args.voice, args.transcript)
         try:
             with book_bar() as on_progress:
-                how = {"scene": args.scene, "kind": args.format, "even": not args.uneven, "on_progress": on_progress}
                 srt_words = SubtitleParams(args.srt_words).srt_words
-                how |= {"words": engine.words if args.words or srt_words else None, "srt_words": srt_words}
-                report = narrate_book(engine, book, args.out, voices, _sampling(args), devices=engine.devices, **how)
+                words = engine.words if args.words or srt_words else None
+                how = BookSettings(args.scene, args.format, not args.uneven, words, srt_words, engine.devices)
+                report = narrate_book(engine, book, args.out, voices, _sampling(args), how, on_progress)
         except KeyboardInterrupt:
             print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
             raise

@@ -17,6 +17,7 @@ from ..engine import (
     Book,
     BookProgress,
     BookReport,
+    BookSettings,
     Cast,
     Engine,
     Engines,
@@ -154,11 +155,10 @@ class HiggsTTSBook(io.ComfyNode):
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
             found = spelled(found, said_as(pronunciations))
-            how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
-            tellers = {"on_progress": _teller(node_id), "on_file": chapter_teller(place, node_id)}
-            report = narrate(_Lazy(model), found, place, given, params, **tellers, **how)
+            how, on_file = BookSettings(scene.strip() or None, format, even_loudness), chapter_teller(place, node_id)
+            report = narrate(_Lazy(model), found, place, given, params, how, _teller(node_id), on_file)
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)

@@ -160,13 +160,14 @@ class HiggsTTSSubtitles(io.ComfyNode):
             unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
             cues = sheet.said_as(said_as(pronunciations)).cues
-            what = load_engine(model), cues, given, params, fit, scene.strip() or None
+            engine = load_engine(model)
             bed, rate = _bed(clips)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4]), doubts=unsure) as sound:
                 needs_words = bool(srt_words) or is_used(*WORDS)
-                how = {"even": even_loudness, "words": needs_words or sound is not None}
-                speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
+                speak = functools.partial(speak_cues, engine, cues, given, params, fit, even=even_loudness)
+                how = {"scene": scene.strip() or None, "words": needs_words or sound is not None}
+                speech = with_bar(functools.partial(speak, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 wav = finish.level(wav, rate)
                 if sound is not None:
