@@ -236,6 +236,7 @@ def voice(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Serve speech over HTTP until the process is stopped."""
     import_optional("aiohttp.web", "Application")  # a one-line error if it is missing
+    from .serve.serve import ServeSettings
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
@@ -243,8 +244,9 @@ def serve(args: argparse.Namespace) -> int:
     config = replace(config_of(args), context=args.context, batch=args.batch)
     adapted = {name: engine_on(args, replace(config, adapters=(*config.adapters, one))) for name, one in named.items()}
     with engine_on(args, config) as engine:
-        where = args.host, args.port, args.voices
-        run(engine, *where, args.api_key, limits, print, args.access_log, args.host_name, adapted)
+        names = tuple(args.host_name)
+        settings = ServeSettings(args.host, args.port, args.voices, args.api_key, limits, args.access_log, names)
+        run(engine, settings, print, adapted)
     return 0
 
 

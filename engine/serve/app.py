@@ -17,7 +17,6 @@ from aiohttp import web
 from ..core.config import SAMPLE_RATE, CallLimits
 from ..core.errors import HiggsError
 from ..engines.remote import wire
-from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
@@ -48,8 +47,7 @@ _Parsed = TypeVar("_Parsed")
 class SpeechServer:
     """Serves one speaker over HTTP.
 
-    model: its public name. knows_tag(tag): True if the model follows a control tag. card: the model's card for callers.
-    workers(): see `SpeechAPI.workers`. hosts: names by which callers without the key may call it.
+    model: its public name. hosts: names by which callers without the key may call it.
     """
 
     def __init__(
@@ -57,25 +55,26 @@ class SpeechServer:
         speaker: SpeakerThread,
         voices: VoiceFolder,
         model: str,
-        knows_tag: Callable[[str], bool],
         limits: CallLimits | None = None,
         key: str = "",
-        card: ModelCard | None = None,
-        workers: Callable[[], list[dict[str, object]]] = list,
         hosts: HostNames | None = None,
     ):
-        self._speaker, self._voices, self.model, self._knows_tag = speaker, voices, model, knows_tag
-        self._card, self._workers = card or ModelCard(), workers
+        self._speaker, self._voices, self.model, self._engine = speaker, voices, model, speaker.engines[""]
+        self._card = self._engine.planner.followed_card()
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
         self._limits, self._key, self._hosts = limits or CallLimits(), key, hosts or HostNames()
         self.connections = CallerConnections(self._limits.max_calls + SPARE)
         self.calls = 0  # not answered yet
         most = self._limits.max_characters
-        read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
-            *(self._say, self._voice_of, read, most, speaker.most_reference_frames, self._metrics.failed),
-            word_times=self._word_times,
+            self._say,
+            self._voice_of,
+            partial(read_session, most_characters=most, knows_tag=self._engine.planner.knows_tag),
+            most,
+            speaker.most_reference_frames,
+            self._metrics.failed,
+            self._word_times,
         )
         self._chunks = ChunkCalls(speaker, self._call_voices, most)
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
@@ -141,7 +140,7 @@ class SpeechServer:
         return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
-        workers = await asyncio.to_thread(self._workers)
+        workers = await asyncio.to_thread(self._engine.workers)
         is_down = self._speaker.broken is not None or (
             workers and not any(one["state"] in ("running", "starting") for one in workers)
         )
@@ -268,7 +267,7 @@ class SpeechServer:
         return await beside(len(data), parse, data)
 
     def _read(self, body: object) -> Call:
-        return read_call(body, self._limits.max_characters, self._knows_tag)
+        return read_call(body, self._limits.max_characters, self._engine.planner.knows_tag)
 
     def _adapter_of(self, model: str) -> str:
         """Return the adapter that a model's name has, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.

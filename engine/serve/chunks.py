@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from ..speech.drive import Stages
 from ..speech.verdict import Verdict
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED
-from .asked import asked
 from .bodies import most_text
 from .calls import BadCall, bounded
 from .clips import CallVoices
@@ -153,7 +151,7 @@ class ChunkCalls:
         with _bad_calls():
             wav, rate, transcript = await asyncio.to_thread(wire.read_clip_order, data)
         bounded("transcript", transcript, self._most)
-        return wire.pack_voice(await asked(functools.partial(self._speaker.encode, wav, rate, transcript)))
+        return wire.pack_voice(await asyncio.wrap_future(self._speaker.encode(wav, rate, transcript)))
 
 
 def wire_of_engine(engine: SpeechAPI) -> Wire:

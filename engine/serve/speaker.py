@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -19,11 +20,12 @@ from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
-from ..speech.decoder import ReferenceClip, Session, Stage
+from ..speech.decoder import ReferenceClip, Session, Stage, run_into
 from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
+from ..words.word import Word
 
 ROWS = 64  # more would make each step longer, also for few callers
 _IDLE = 30.0  # idle seconds until the batch frees its memory
@@ -81,9 +83,13 @@ class _Batch(NamedTuple):
 
 class _Item(NamedTuple):
     do: Callable[[_Batch], None]
-    fail: Callable[[BaseException], None]
+    fail: Callable[[BaseException], object]
     adapter: str | None = None  # None: whichever is open
     job: SpeakerJob | None = None
+
+
+def _failing(future: Future) -> Callable[[BaseException], object]:
+    return lambda error: future.set_running_or_notify_cancel() and future.set_exception(error)
 
 
 class SpeakerThread:
@@ -143,35 +149,29 @@ class SpeakerThread:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
         self._put(lambda batch: self._drop(batch, job), lambda error: None)
 
-    def encode(self, wav: torch.Tensor, rate: int, transcript: str, end: Callable[[Any], None]) -> None:
-        """Encode a clip wav [C, S] between two steps, then call end(voice or exception)."""
+    def encode(self, wav: torch.Tensor, rate: int, transcript: str) -> Future[Voice]:
+        """Encode a clip wav [C, S] between two steps."""
+        made: Future[Voice] = Future()
 
         def encode(batch: _Batch):
-            made = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
-            made.add_done_callback(lambda made: end(made.exception() or made.result()))
+            own = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
+            own.add_done_callback(lambda own: run_into(made, own.result))
 
-        self._put(encode, end)
+        self._put(encode, _failing(made))
+        return made
 
-    def words(self, speech: SpeechResult, adapter: str, end: Callable[[Any], None]) -> None:
-        """Find when each word of a result is heard, between two steps, then call end(words or exception).
-
-        adapter: that of the speech.
-        """
-
-        def find(batch: _Batch):
-            try:
-                end(self._engine.words(speech))
-            except (HiggsError, torch.OutOfMemoryError) as error:  # the running jobs go on
-                end(error)
-
-        self._put(find, end, adapter)
+    def words(self, speech: SpeechResult, adapter: str) -> Future[tuple[Word, ...]]:
+        """Find when each word of a result is heard, between two steps. adapter: that of the speech."""
+        timed: Future[tuple[Word, ...]] = Future()
+        self._put(lambda batch: run_into(timed, lambda: self._engine.words(speech)), _failing(timed), adapter)
+        return timed
 
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], None], *what: Any):
+    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], object], *what: Any):
         if self.broken is not None:
             fail(self.broken)
         else:
