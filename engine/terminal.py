@@ -81,7 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Speak a text, a script or subtitles into a sound file."""
     params = _sampling(args)
     _check_voice(args)
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
@@ -119,7 +118,6 @@ def say(args: argparse.Namespace) -> int:
 
 
 def _show_text(args: argparse.Namespace) -> int:
-    """Print what will be said, with the names of a script."""
     pronunciations, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
     if args.srt_in:
         sheet = cues_in(Path(args.srt_in), False, engine.planner.knows_tag).said_as(pronunciations)
@@ -157,7 +155,6 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
-    """Speak a subtitle file into a sound file, each cue on time."""
     if args.codes:
         raise HiggsError("--codes cannot be used with --srt-in. Omit it.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
@@ -191,7 +188,6 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def narrate(args: argparse.Namespace) -> int:
-    """Speak a book into a folder of sound files."""
     _check_voice(args)
     engine = engine_on(args, config_of(args))
     book = read_book(args.book, args.script, (), engine.planner.knows_tag)
@@ -222,7 +218,6 @@ def narrate(args: argparse.Namespace) -> int:
 
 
 def voice(args: argparse.Namespace) -> int:
-    """Encode a reference clip as a voice file."""
     out = writable(args.out, ".safetensors")
     made = _voice(Engine(config_of(args)), args.reference, args.transcript)
     missing = () if made.transcript else ("cloning works less well without a --transcript.",)
@@ -258,7 +253,6 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure the speed of a step, and the limit set by the device's memory."""
     result = time_steps(settings_of(args, args.model or ""))
     print(as_text(result))
     if args.json:
@@ -267,7 +261,6 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def tiny(args: argparse.Namespace) -> int:
-    """Write a complete small checkpoint with random weights."""
     folder = Path(args.folder)
     with new_folder(folder) as partial:
         write_tiny(partial, args.family, seed=args.seed)
@@ -276,7 +269,6 @@ def tiny(args: argparse.Namespace) -> int:
 
 
 def quantize(args: argparse.Namespace) -> int:
-    """Write a checkpoint in 8 or 4 bits to its own folder."""
     out = quantize_folder(Path(args.folder), Path(args.out), args.dtype)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / 1e6:,.0f} MB")

@@ -63,7 +63,6 @@ class ChapterFile:
         self._write(to_int16(turn.wav).numpy())
 
     def finish(self) -> None:
-        """Complete the chapter."""
         self._silence(_TAIL)
         self._stack.close()
 

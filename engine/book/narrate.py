@@ -171,7 +171,6 @@ class _Narration:
 
     @one_thread()
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult, words: tuple[Word, ...] | None):
-        """Write a group's turns to their chapters' files."""
         parts = parts_of(speech, self._tail, words)
         for at, ((one, turn), part) in enumerate(zip(group, parts, strict=True)):
             gap = part.gap
@@ -224,7 +223,6 @@ class _Narration:
             return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
-        """Complete a chapter: write its subtitles and words, and list its files."""
         with write_errors(self._sound(one)):
             file.finish()
             self._doubts += [(one.chapter.title or one.name, doubt) for doubt in file.doubts]

@@ -77,8 +77,6 @@ class BookFile:
 
 @dataclass(frozen=True)
 class BookReport:
-    """The result of a narration."""
-
     folder: Path
     files: tuple[BookFile, ...]
     elapsed: float
@@ -93,7 +91,6 @@ class BookReport:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the whole book."""
         return sum(file.seconds for file in self.files)
 
     @property

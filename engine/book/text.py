@@ -81,7 +81,6 @@ def read_text(text: str, title: str) -> Book:
 
 
 def is_heading(block: str) -> bool:
-    """True if a paragraph or line is a chapter heading."""
     block = block.strip()
     if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False

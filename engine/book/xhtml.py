@@ -35,7 +35,6 @@ def read_document(text: str, name: str = "", silence: Silence | None = None, hid
 
 
 def sheets_of(text: str) -> list[str]:
-    """Return the links to style sheets in a document's head."""
     tags = (one for one in read_markup(text[:_HEAD]) if not isinstance(one, str) and one.name == "link")
     return [one.attributes.get("href", "") for one in tags if "stylesheet" in one.attributes.get("rel", "").lower()]
 

@@ -43,8 +43,6 @@ _BETWEEN = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Talker settings from config.json."""
-
     model: ModelConfig
     tied: bool  # the head is tied to the code embedding
     notes: tuple[str, ...] = ()

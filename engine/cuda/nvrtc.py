@@ -94,7 +94,6 @@ def compiler_version() -> tuple[int, int]:
 
 
 def _compiler() -> str:
-    """Return the compiler's identity: its version and torch's."""
     return "NVRTC {}.{} torch {}".format(*compiler_version(), torch.__version__)
 
 

@@ -62,12 +62,10 @@ class CueSpeech:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Return when each word is heard, in order."""
         return tuple(sorted(itertools.chain(*self.timed), key=lambda word: word.start))
 
     @property
     def outcome(self) -> str:
-        """How the speech came out, for users."""
         return outcome(len(self.doubts), self.unchecked, sum(part.chunks for part in self.parts))
 
     @property
@@ -118,8 +116,6 @@ class _CueSound(NamedTuple):
 
 
 class _CueRun:
-    """State of one call: the speech so far, and its voices."""
-
     def __init__(
         self,
         engine: SpeechAPI,
@@ -199,7 +195,6 @@ class _CueRun:
         return spoken
 
     def _say(self, cues: Sequence[Sequence[Turn]]) -> list[_CueSound]:
-        """Return the speech of each cue's turns."""
         before, ahead = self._done, self._ahead
 
         def tick(done: int, expected: int) -> None:

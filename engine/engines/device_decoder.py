@@ -65,8 +65,6 @@ class DeviceDecoder:
 
 
 class DeviceSession:
-    """A `Session` on one device."""
-
     def __init__(
         self,
         loaded: LoadedModel,
@@ -196,14 +194,12 @@ class DeviceSession:
                 sound.finish()
 
     def _judge(self, sequence: Sequence) -> None:
-        """Check a complete sequence."""
         check = self._checks.pop(sequence, None)
         if check is not None and sequence.codes:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):  # costs only the verdict
                 sequence.verdict = check.verdict(torch.cat(sequence.codes), sequence.ended)
 
     def _heard(self) -> list[Heard]:
-        """Return the new output of each sequence."""
         moved, given, heard = self._moved, self._waveform.given, []
         if not (moved or given):
             return []

@@ -130,8 +130,6 @@ class _InTurn:
 
 
 class DevicePoolSession(PoolSession):
-    """A `Session` on several devices."""
-
     def __init__(self, engines: Sequence[Engine], stage: Stage):
         seats = min(len(engines), max(1, stage.rows))
         self._engines = {Member(engine.label, engine.kind): engine for engine in engines}
@@ -143,7 +141,6 @@ class DevicePoolSession(PoolSession):
 
     @property
     def left(self) -> list[Engine]:
-        """Engines still in use."""
         return [self._engines[member] for member in self._pool.left]
 
     @property
@@ -191,7 +188,6 @@ class DevicePoolSession(PoolSession):
         return None
 
     def _work(self, member: Member, turns: _InTurn, number: int):
-        """Decode on one device, in its thread."""
         engine = self._engines[member]
         try:
             with torch.inference_mode(), contextlib.ExitStack() as stack:

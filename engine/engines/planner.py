@@ -53,7 +53,6 @@ class Planner(ABC):
         """Raise HiggsError if a speaker's voice is of another model."""
 
     def notes(self) -> tuple[str, ...]:
-        """Return warnings about the model itself."""
         return ()
 
     def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:

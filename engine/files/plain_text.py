@@ -95,7 +95,6 @@ def _is_binary(text: str) -> bool:
 
 
 def _part(text: str, pattern: re.Pattern) -> str:
-    """Return the words around the first match."""
     match = pattern.search(text)
     start = match.start() if match else 0
     begin = max(text.rfind("\n", 0, start) + 1, start - _SHOWN // 2)

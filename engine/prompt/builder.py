@@ -66,11 +66,9 @@ class PromptBuilder:
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes about optional tokens that the tokenizer lacks, for users."""
         return tuple(self._vocabulary.lacks())
 
     def knows(self, tag: str) -> bool:
-        """True if the tokenizer has a control tag."""
         return self._vocabulary.guard.is_tag(tag)
 
     def follows(self, tag: str) -> bool:

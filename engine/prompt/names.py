@@ -54,7 +54,6 @@ class ParsedLine(NamedTuple):
 
 @functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
-    """Return the canonical key of a speaker's name."""
     key = " ".join(name.replace("_", " ").split()).casefold()
     numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
     return numbered[1] if numbered else key

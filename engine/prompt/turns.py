@@ -306,7 +306,6 @@ def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
 
 
 def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
-    """Return paragraphs, separated by blank lines."""
     paragraphs: list[list[ParsedLine]] = [[]]
     for part in parts:
         for line in part:

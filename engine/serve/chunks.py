@@ -63,7 +63,6 @@ class ChunkRequest:
         return []
 
     def result(self) -> Sequence:
-        """Return the chunk, of which all is told."""
         return self.sequence
 
 
@@ -147,7 +146,6 @@ class ChunkCalls:
         return answer
 
     async def encode(self, data: bytes) -> bytes:
-        """Answer a clip with its codes."""
         with _bad_calls():
             wav, rate, transcript = await asyncio.to_thread(wire.read_clip_order, data)
         bounded("transcript", transcript, self._most)

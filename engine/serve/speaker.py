@@ -75,8 +75,6 @@ class Refused(HiggsError):
 
 
 class _Batch(NamedTuple):
-    """A session and its loop, while there is work."""
-
     session: Session
     drive: Drive
 
@@ -142,7 +140,6 @@ class SpeakerThread:
         return (0, 0) if (drive := self._drive) is None else drive.rows
 
     def speak(self, job: SpeakerJob) -> None:
-        """Add a job."""
         self._put(lambda batch: self._add(batch, job), job.end, job.adapter, job)
 
     def drop(self, job: SpeakerJob) -> None:
@@ -299,7 +296,6 @@ class SpeakerThread:
             job.end(request.result if error is None else error)
 
     def _fail(self, error: BaseException):
-        """Fail the jobs of the session."""
         jobs = list(self._requests)
         self._spoken.clear()
         self._requests.clear()

@@ -58,7 +58,6 @@ class TextStreams:
         self._open: set[TextStream] = set()
 
     async def handle(self, request: web.Request, connection: Connection) -> web.WebSocketResponse:
-        """Serve one connection until it ends."""
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
         await socket.prepare(request)
         self._open.add(stream := TextStream(socket, connection, self))

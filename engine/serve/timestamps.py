@@ -57,7 +57,6 @@ class AudioChunks:
         await self._send(data, None, start)
 
     async def words(self, times: list[dict] | None) -> None:
-        """Send the word times, from the unit's start."""
         await self._send(b"", times, 0)
 
     @property

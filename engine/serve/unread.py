@@ -37,7 +37,6 @@ class UnreadSpeech:
         self._is_over = False
 
     def tell(self, what: Made) -> None:
-        """Add what comes next."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
             self._loop.call_soon_threadsafe(self.put, what)
 

@@ -27,7 +27,6 @@ class VoiceFolder:
         self._made: dict[Path, tuple[list[int], Voice]] = {}  # with the file's stamp
 
     def names(self) -> list[str]:
-        """Return all current names."""
         return sorted(self._files())
 
     def find(self, name: str) -> Path:

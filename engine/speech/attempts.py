@@ -156,7 +156,6 @@ def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
 
 
 def badness(flaws: Iterable[str]) -> int:
-    """Return the sum of the flaws' weights."""
     return sum(_BADNESS[flaw] for flaw in flaws)
 
 

@@ -48,7 +48,6 @@ class Drive:
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
-        """Return the number of running requests."""
         return len(self._stages)
 
     @property

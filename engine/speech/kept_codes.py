@@ -41,7 +41,6 @@ class KeptCodes:
         return len(self._kept)
 
     def clear(self) -> None:
-        """Empty the cache."""
         self._kept.clear()
         self.nbytes = 0
 

@@ -93,7 +93,6 @@ class SpeechRequest:
             yield self._retake(parts)
 
     def decoded_by(self, report: SessionReport) -> None:
-        """Record the report of a stage."""
         self._how = report.how or self._how
         self._warnings += report.notes
         self._peak = max(self._peak, report.peak_bytes)
@@ -140,7 +139,6 @@ class SpeechRequest:
         return f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
 
     def _plan(self):
-        """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
         how = prompts.chunk_seconds, prompts.is_spoken, prompts.spell_out, prompts.follows
         planned = plan(self._turns, self._params, self._dialogue is not None, *how)
@@ -312,7 +310,6 @@ class SpeechRequest:
             self._listener.on_frame(self._done, self._done + self._remaining)
 
     def _append_ready(self):
-        """Add the next chunks as far as they are there."""
         while self._current < len(self._parts):
             part = self._parts[self._current]
             if part.attempts is None or part.attempts.kept is None or part.retakes:

@@ -25,7 +25,6 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """True if a config.json belongs to this family."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return text.get("model_type") == "qwen3" and "audio_encoder_config" in config

@@ -66,11 +66,9 @@ class Report:
     advice: str = ""
 
     def as_dict(self) -> dict:
-        """Return plain values for JSON."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """Format the report as lines."""
         head = [
             ("folder", self.folder),
             ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),

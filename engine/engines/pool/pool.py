@@ -91,12 +91,10 @@ class Pool:
 
     @property
     def is_done(self) -> bool:
-        """True if all submitted sequences are complete."""
         return not self._missing
 
     @property
     def left(self) -> list[Member]:
-        """Members still in use."""
         return [member for member in self.members if member.error is None]
 
     def start(self) -> list[Member]:
@@ -116,7 +114,6 @@ class Pool:
         return [] if replaced is None else self.give_up(replaced)
 
     def submit(self, *sequences: Sequence) -> None:
-        """Append sequences to the queue."""
         self._missing.update(sequences)
         self._waiting.extend(sequences)
 

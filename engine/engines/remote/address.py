@@ -31,7 +31,6 @@ class Address:
 
     @property
     def label(self) -> str:
-        """Name for users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.secure else 80)
         return f"{host}{'' if usual else f':{self.port}'}{self.path}"
@@ -43,7 +42,6 @@ class Address:
 
     @property
     def is_hosted(self) -> bool:
-        """True for Boson's hosted API."""
         return self.host == HOSTED
 
     @property

@@ -59,7 +59,6 @@ def failing(told: object) -> Failing:
 
 
 def no_sound(answer: Answer) -> Lost:
-    """Return the error for a response that is not audio."""
     said = _said(answer) if answer.kind in ("application/json", "text/plain") else ""
     what = f"{answer.kind or 'data'} instead of audio" + (f": {said}" if said else "")
     return Lost(f"returned {what}. Check that this is the address of a speech server.")

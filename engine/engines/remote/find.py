@@ -172,7 +172,6 @@ def _is_voice(one: object) -> bool:
 
 
 def _card(model: Mapping[str, Any]) -> ModelCard:
-    """Return the model card that a Higgs TTS server reports."""
     told = model.get("higgs_tts")
     if not isinstance(told, Mapping):
         return ModelCard()

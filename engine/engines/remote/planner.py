@@ -91,7 +91,6 @@ class RemotePlanner(Planner):
 
 
 def models_of(servers: Iterable[Server]) -> list[str]:
-    """Return the names of the servers' models, each once."""
     return list(dict.fromkeys(server.model for server in servers if server.model))
 
 

@@ -33,7 +33,6 @@ class RemoteSequence(Sequence):
 
 
 def named_voice(name: str) -> Voice:
-    """Return a voice that refers to a server's voice by name."""
     return Voice(torch.zeros(1, FRAME_SAMPLES, dtype=torch.int64), None, name, NAMED)
 
 

@@ -35,8 +35,6 @@ _DELAY = 8  # frames; speech cut at the limit may be this much shorter, as some 
 
 
 class Kind(Enum):
-    """Server software."""
-
     OURS = "Higgs TTS"
     SGLANG = "SGLang-Omni"
     VLLM = "vLLM-Omni"
@@ -67,7 +65,6 @@ class Server:
 
     @property
     def label(self) -> str:
-        """Name for users."""
         return f"{self.kind.value} at {self.address.label}"
 
     @property
@@ -144,7 +141,6 @@ class Server:
         raise Broken("closed the connection before its answer was complete.")
 
     def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
-        """True if speech ended by itself."""
         return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
 
 

@@ -65,7 +65,6 @@ class ServerSource:
         return HiggsError(told[0] if len(told) == 1 else f"No server is left to use. {' '.join(told)}")
 
     def describe(self, chunks: Mapping[Server, int]) -> str:
-        """Describe what has spoken, for users."""
         counted = Counter[str]()
         for server, count in chunks.items():
             counted[server.label] += count
@@ -213,7 +212,6 @@ class ServerPoolSession(PoolSession):
         return self._source.none_left([f"{member.label} {member.error}" for member in self._pool.lost])
 
     def _call(self, member: Member, copy: Decoded):
-        """Make one call, in a thread."""
         server = self._servers[member]
         try:
             self._decode(member, server, copy)

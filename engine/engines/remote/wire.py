@@ -144,7 +144,6 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def check_version(head: Mapping[str, Any]) -> None:
-    """Raise HiggsError if a request is of another version."""
     if (theirs := head.get("version")) != VERSION:
         raise HiggsError(
             f"this server speaks version {VERSION} of the pack's own protocol, but the caller speaks version "
@@ -215,7 +214,6 @@ def read_clip_order(data: bytes) -> tuple[torch.Tensor, int, str]:
 
 
 def pack_voice(voice: Voice) -> bytes:
-    """Return the answer to `pack_clip`."""
     size = {"frames": len(voice.codes), "codebooks": voice.codes.shape[1]}
     return pack({**size, "codec": voice.codec, "warnings": list(voice.warnings)}, voice.codes)
 

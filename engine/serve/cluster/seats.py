@@ -50,7 +50,6 @@ class Seat:
 
     @property
     def is_gone(self) -> bool:
-        """True if no worker runs or is awaited."""
         return self.server is None and self.opening is None
 
     @property
@@ -103,7 +102,6 @@ class Seats(ServerSource):
                     seat.open()
 
     def close(self) -> None:
-        """End all workers."""
         for seat in self.all:
             ray.kill(seat.actor)
 
