@@ -116,7 +116,9 @@ class SpeechRequest:
             for asked, turn in zip(self._turns, turns, strict=True):
                 if turn.is_spoken:
                     set_volume(wav[turn.start : turn.stop], asked.volume, self._dialogue.even)
-        told = [*self._warnings, *self._prompts.warnings]
+        prompts = self._prompts
+        told = [*self._warnings, *prompts.warnings]
+        limited = f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
         return SpeechResult(
             wav,
             codes,
@@ -124,7 +126,7 @@ class SpeechRequest:
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *told])),
-            (self._how or "none, as all speech was reused") + self._limited(),
+            (self._how or "none, as all speech was reused") + limited,
             turns,
             self._reused,
             retried,
@@ -132,11 +134,6 @@ class SpeechRequest:
             self._speakers.voices,
             self._peak,
         )
-
-    def _limited(self) -> str:
-        """Describe chunks that are shorter than they were wanted."""
-        prompts = self._prompts
-        return f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
 
     def _plan(self):
         prompts = self._prompts

@@ -162,13 +162,10 @@ def _require_voice(address: Address, voice: str, connections: Connections):
     listed = next((told[key] for key in ("voices", "data") if key in told), None) if isinstance(told, Mapping) else told
     if not isinstance(listed, list):
         return
-    names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in listed if _is_voice(one)]
+    entries = (one for one in listed if isinstance(one, (str, Mapping)))
+    names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in entries]
     if names and voice.casefold() not in {str(name).casefold() for name in names}:
         raise Lost(f"has no voice {voice!r}. Choose one of: {', '.join(map(str, names[:16]))}.")
-
-
-def _is_voice(one: object) -> bool:
-    return isinstance(one, (str, Mapping))
 
 
 def _card(model: Mapping[str, Any]) -> ModelCard:

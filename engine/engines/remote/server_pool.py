@@ -190,7 +190,7 @@ class ServerPoolSession(PoolSession):
         lost = next((member for member, server in self._servers.items() if server is replaces), None)
         if came is None:
             return [] if lost is None else self._pool.give_up(lost)
-        member = _member(came)
+        member = Member(came.label, came.wire.kind if came.wire else "")
         self._servers[member] = came
         self._chunks[came] += 0  # named in this order
         return self._pool.join(member, lost)
@@ -268,7 +268,3 @@ class ServerPoolSession(PoolSession):
         """Close all connections, so that servers stop. A thread still connecting ends by itself."""
         super().close()
         self._connections.close()
-
-
-def _member(server: Server) -> Member:
-    return Member(server.label, server.wire.kind if server.wire else "")

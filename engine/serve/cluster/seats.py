@@ -131,7 +131,7 @@ class Seats(ServerSource):
         try:
             about: About = ray.get(seat.opening)
         except RayTaskError as error:
-            raise own_error(error) from None
+            raise (error.cause if isinstance(error.cause, HiggsError) else error) from None
         except RayError as error:
             seat.died(error)
             seat.about = None
@@ -240,8 +240,3 @@ def reason_of(error: RayError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not line[:1].isspace()]
     words = " ".join(filter(None, lines)) or type(error).__name__
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN].rstrip()}..."
-
-
-def own_error(error: RayTaskError) -> BaseException:
-    """Unwrap a worker's HiggsError. Other errors are returned as they are."""
-    return error.cause if isinstance(error.cause, HiggsError) else error
