@@ -155,11 +155,11 @@ class DeviceSession:
                 # The device has the next step meanwhile.
                 self._waveform.poll(wait=bool(self._waveform.awaited))
                 self._require_open()
-                yield self._heard()
+                yield self._outputs()
                 yield from self._speak_codes()
             self._waveform.finish()
             self._require_open()
-            yield self._heard()
+            yield self._outputs()
         self._steps = None
 
     def _speak_codes(self) -> Iterator[list[Heard]]:
@@ -170,7 +170,7 @@ class DeviceSession:
             for _ in sound.push(torch.cat(sequence.codes)):
                 self._waveform.poll()
                 self._require_open()
-                yield self._heard()
+                yield self._outputs()
             sound.finish()
             self._moved.add(sequence)
 
@@ -186,7 +186,7 @@ class DeviceSession:
                     self._checks[sequence].listen(*place, sequence.num_frames)
             for _ in sound.push(frames):
                 if self._waveform.together == 1:
-                    yield self._heard()
+                    yield self._outputs()
             if sequence.listened and sequence.codes and sequence in self._checks:
                 frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
                 self._cleared[sequence] = frames * FRAME_SAMPLES
@@ -199,8 +199,8 @@ class DeviceSession:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):  # costs only the verdict
                 sequence.verdict = check.verdict(torch.cat(sequence.codes), sequence.ended)
 
-    def _heard(self) -> list[Heard]:
-        moved, given, heard = self._moved, self._waveform.given, []
+    def _outputs(self) -> list[Heard]:
+        moved, given, outputs = self._moved, self._waveform.given, []
         if not (moved or given):
             return []
         for sequence in [one for one, sound in self._sounds.items() if sound in given or one in moved]:
@@ -216,10 +216,10 @@ class DeviceSession:
                 del self._sounds[sequence]
                 self._judge(sequence)
             cleared = self._cleared.pop(sequence, None) if is_last else self._cleared.get(sequence)
-            heard.append(Heard(sequence, wav, is_last, cleared=cleared))
+            outputs.append(Heard(sequence, wav, is_last, cleared=cleared))
         moved.clear()
         given.clear()
-        return heard
+        return outputs
 
     def close(self) -> None:
         """Drop references to device memory, because an exception may keep this object alive."""

@@ -209,8 +209,8 @@ class DevicePoolSession(PoolSession):
     def _decode(self, member: Member, engine: Engine, session: DeviceSession):
         while not self._closed:
             self._feed(member, engine, session)
-            for heard in session:
-                for one in heard:
+            for outputs in session:
+                for one in outputs:
                     if isinstance(one.error, torch.cuda.OutOfMemoryError):
                         raise one.error
                     self._tell(self._pool.hear, member, one)
@@ -245,5 +245,5 @@ class DevicePoolSession(PoolSession):
 
 def described(parts: Iterable[tuple[str, str]]) -> str:
     """Describe the devices of (kind, how) pairs, grouping equal ones."""
-    found = Counter((kind, how) for kind, how in parts if how)
-    return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in found.items())
+    counts = Counter((kind, how) for kind, how in parts if how)
+    return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in counts.items())

@@ -55,11 +55,11 @@ class Planner(ABC):
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+    def request(self, given: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
         """Check the voices and make the request. Raises HiggsError if a voice is of another codec."""
-        for name, voice in what.voices.items():
+        for name, voice in given.voices.items():
             self.check_voice(name, voice)
-        return SpeechRequest(self.prompts, (self.context, self.codebooks), what, listener, dialogue)
+        return SpeechRequest(self.prompts, (self.context, self.codebooks), given, listener, dialogue)
 
     def chunk(
         self, text: str, voice: Voice | None, scene: str | None, params: SamplingParams, index: int, budget: int

@@ -39,9 +39,9 @@ class CallVoices:
 
     async def named(self, name: str) -> Voice | None:
         """Return a voice by its name. None: the model's own. Raises BadCall for an unknown name."""
-        if (found := await asyncio.to_thread(self._folder.found, name)) is None:
+        if (known := await asyncio.to_thread(self._folder.file_of, name)) is None:
             return None
-        path, voice = found
+        path, voice = known
         if voice is None:
             sound, rate = await asyncio.to_thread(read_clip, path)
             transcript, _ = await asyncio.to_thread(transcript_of, path)

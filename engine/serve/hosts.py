@@ -31,13 +31,13 @@ class HostNames:
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Check the Host of a request. Raises BadCall."""
-        found = _HOST.fullmatch(headers.get("Host", "localhost"))  # programs of HTTP/1.0 send none, browsers always do
-        name = (found[1] or found[2]).casefold().rstrip(".") if found else ""
+        match = _HOST.fullmatch(headers.get("Host", "localhost"))  # programs of HTTP/1.0 send none, browsers always do
+        name = (match[1] or match[2]).casefold().rstrip(".") if match else ""
         if name in self._names or (is_loopback(name) if self._is_local else _address_of(name)):
             return
-        told = shown_name(headers.get("Host", ""))
+        name_shown = shown_name(headers.get("Host", ""))
         raise BadCall(
-            f"this server is not called {told}. Use its address, or start it with --host-name {told}.",
+            f"this server is not called {name_shown}. Use its address, or start it with --host-name {name_shown}.",
             "Host",
             403,
             "unknown_host",

@@ -105,21 +105,21 @@ def serve_beside(engine: SpeechAPI, host: str, key: str) -> tuple[int, Wire]:
 async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None], end: threading.Timer):
     """Serve until a signal, then answer open calls. A second signal drops them, and starts `end`."""
     runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=_PATIENCE)
-    with _stop_signals() as asked:
+    with _stop_signals() as signals:
         await runner.setup()
         assert runner.server is not None
         listener = None
         try:
             listener = await server.connections.listen(runner.server, host, port)
             tell(f"{server.model} at http://{host}:{port}/v1; stop with Ctrl+C")
-            await asked.get()
+            await signals.get()
             server.stop()
             if server.calls:
                 tell(f"finishing what is being spoken ({server.calls} calls); Ctrl+C again stops at once")
         finally:
             if listener is not None:
                 listener.close()
-            closed, again = asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(asked.get())
+            closed, again = asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(signals.get())
             await asyncio.wait({closed, again}, return_when=asyncio.FIRST_COMPLETED)
             again.cancel()
             if not closed.done():
@@ -131,14 +131,14 @@ async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str],
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Queue]:
     """Yield a queue with an item for each SIGINT and SIGTERM. Works on Windows too, unlike a loop's own handlers."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Queue()
+    loop, signals = asyncio.get_running_loop(), asyncio.Queue()
 
     def ask(*_: object):
-        loop.call_soon_threadsafe(asked.put_nowait, None)
+        loop.call_soon_threadsafe(signals.put_nowait, None)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -53,8 +53,8 @@ class SpeechJob:
     def begin(self, planner: Planner) -> tuple[Driven, Stages]:
         """Make the request and its stages. Raises HiggsError if the text cannot be spoken."""
         turns = (Turn("", self.text, occurrence=self.index),)
-        what = SpeechInput(turns, self.voices, self.params or SamplingParams(), self.scene)
-        request = planner.request(what, Listener(on_audio=self.hear))
+        given = SpeechInput(turns, self.voices, self.params or SamplingParams(), self.scene)
+        request = planner.request(given, Listener(on_audio=self.hear))
         return request, (sequences for _, sequences in request.stages())
 
 
@@ -168,11 +168,11 @@ class SpeakerThread:
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], object], *what: Any):
+    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], object], *place: Any):
         if self.broken is not None:
             fail(self.broken)
         else:
-            self._wake(_Item(do, fail, *what))
+            self._wake(_Item(do, fail, *place))
 
     def _wake(self, item: _Item | None):
         self._inbox.put(item)

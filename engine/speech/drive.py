@@ -23,7 +23,7 @@ class Driven(Protocol):
     @property
     def is_settled(self) -> bool: ...
 
-    def hear(self, heard: Heard) -> list[Sequence]: ...
+    def hear(self, output: Heard) -> list[Sequence]: ...
 
     def result(self) -> object: ...
 
@@ -72,23 +72,23 @@ class Drive:
         self._session.drop(*dropped)
 
     def __iter__(self) -> Iterator[list[Ended]]:
-        for heard in self._session:
-            yield list(filter(None, map(self._hear, heard)))
+        for outputs in self._session:
+            yield list(filter(None, map(self._hear, outputs)))
 
-    def _hear(self, heard: Heard) -> Ended | None:
-        request = self._owners.get(heard.sequence)
+    def _hear(self, output: Heard) -> Ended | None:
+        request = self._owners.get(output.sequence)
         if request is None:  # dropped since
             return None
-        if (error := heard.error) is not None:
-            heard.sequence.error = None  # breaks the cycle through the traceback's frames
+        if (error := output.error) is not None:
+            output.sequence.error = None  # breaks the cycle through the traceback's frames
             self.drop(request)
             return Ended(request, error)
         try:
-            again = request.hear(heard)
-            if heard.is_last:
-                del self._owners[heard.sequence]
-            self._submit(request, again, heard.sequence.caller)
-            if request.is_settled and self._advance(request, heard.sequence.caller):
+            again = request.hear(output)
+            if output.is_last:
+                del self._owners[output.sequence]
+            self._submit(request, again, output.sequence.caller)
+            if request.is_settled and self._advance(request, output.sequence.caller):
                 return Ended(request, None)
         except (HiggsError, torch.cuda.OutOfMemoryError) as error:
             self.drop(request)

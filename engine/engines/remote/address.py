@@ -61,10 +61,10 @@ def read_addresses(text: str, variable: str) -> list[Address]:
 
     Raises HiggsError if an address is invalid, or a variable does not begin with HIGGS_TTS_.
     """
-    found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
-    if not found:
+    addresses = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
+    if not addresses:
         raise HiggsError("there is no address. Enter one per line, such as 127.0.0.1:8000.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def _read(line: str, variable: str) -> Address:

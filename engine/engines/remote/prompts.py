@@ -68,8 +68,8 @@ class RemotePrompts(Prompts):
             content = after_first_word(content)
             transcript = self._guard.clean(voice.transcript or "", warnings.append)
             audio, name = ((0, voice.codes),), voice.name if voice.codec == NAMED else ""
-        told = repr((content, transcript, scene, name))
-        ids = list(hashlib.sha256(told.encode()).digest())
+        digested = repr((content, transcript, scene, name))
+        ids = list(hashlib.sha256(digested.encode()).digest())
         return RemoteSequence(
             ids,
             audio,

@@ -60,9 +60,9 @@ class ServerSource:
         """True if servers are still to come."""
         return False
 
-    def none_left(self, told: Sequence[str]) -> HiggsError:
-        """Return the error for a call without servers. told: what was wrong with each."""
-        return HiggsError(told[0] if len(told) == 1 else f"No server is left to use. {' '.join(told)}")
+    def none_left(self, reasons: Sequence[str]) -> HiggsError:
+        """Return the error for a call without servers. reasons: what was wrong with each."""
+        return HiggsError(reasons[0] if len(reasons) == 1 else f"No server is left to use. {' '.join(reasons)}")
 
     def describe(self, chunks: Mapping[Server, int]) -> str:
         counted = Counter[str]()
@@ -226,12 +226,12 @@ class ServerPoolSession(PoolSession):
     def _failed(self, member: Member, server: Server, copy: Decoded | None, error: HiggsError) -> list[Heard]:
         if copy is not None and not self._source.is_lost(error):
             is_busy, rest = isinstance(error, Busy), getattr(error, "rest", 0.0)
-            heard = self._pool.fail(member, copy, error, time.monotonic(), is_busy, rest)
+            outputs = self._pool.fail(member, copy, error, time.monotonic(), is_busy, rest)
             if member.error is None:
-                return heard
+                return outputs
             _, note = self._source.lose(server, error)
             self._notes.append(note)
-            return heard
+            return outputs
         if member.error is not None:
             return []
         returns, note = self._source.lose(server, error)
@@ -259,10 +259,10 @@ class ServerPoolSession(PoolSession):
             copy.ended = bool(ended)
             self._tell(hear, Heard(copy, pcm.to_wav(frames), ended is not None))
 
-    def _hear(self, member: Member, is_reused: bool, heard: Heard) -> list[Heard]:
+    def _hear(self, member: Member, is_reused: bool, output: Heard) -> list[Heard]:
         """Take in output, in the thread that iterates the session."""
-        self._chunks[self._servers[member]] += heard.is_last and not is_reused and heard.sequence in member.parts
-        return self._pool.hear(member, heard)
+        self._chunks[self._servers[member]] += output.is_last and not is_reused and output.sequence in member.parts
+        return self._pool.hear(member, output)
 
     def close(self) -> None:
         """Close all connections, so that servers stop. A thread still connecting ends by itself."""
