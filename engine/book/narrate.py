@@ -23,9 +23,8 @@ from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
 from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
 from .book import Book
-from .chapter_file import ChapterFile
+from .chapter_file import ChapterFile, parts_of
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
-from .parts import parts_of
 from .report import BookFile, BookProgress, BookReport, BookSettings, Narrator
 from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences

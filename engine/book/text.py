@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from ..prompt.wrapped import joined_words, unwrapped, without_invisible
 from .book import Book, Paragraph, is_scene_break, make_chapters
-from .marks import summary_of
-from .signs import without_low_lines
+from .marks import summary_of, without_low_lines
 
 _KINDS = (
     "chapter|part|book|act|letter|canto|volume|section|kapitel|teil|buch|akt|chapitre|partie|livre|tome|acte|"

@@ -20,7 +20,7 @@ from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
-from ..speech.decoder import ReferenceClip, Session, Stage, run_into
+from ..speech.decoder import ReferenceClip, Stage, run_into
 from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
@@ -74,13 +74,8 @@ class Refused(HiggsError):
     """The text cannot be spoken: it has no word, or does not fit."""
 
 
-class _Batch(NamedTuple):
-    session: Session
-    drive: Drive
-
-
 class _Item(NamedTuple):
-    do: Callable[[_Batch], None]
+    do: Callable[[Drive], None]
     fail: Callable[[BaseException], object]
     adapter: str | None = None  # None: whichever is open
     job: SpeakerJob | None = None
@@ -114,7 +109,6 @@ class SpeakerThread:
         self.broken: BaseException | None = None  # error that ended the thread
         self._spoken: dict[Driven, SpeakerJob] = {}
         self._requests: dict[SpeakerJob, Driven] = {}
-        self._session: Session | None = None
         self._drive: Drive | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
@@ -140,18 +134,18 @@ class SpeakerThread:
         return (0, 0) if (drive := self._drive) is None else drive.rows
 
     def speak(self, job: SpeakerJob) -> None:
-        self._put(lambda batch: self._add(batch, job), job.end, job.adapter, job)
+        self._put(lambda drive: self._add(drive, job), job.end, job.adapter, job)
 
     def drop(self, job: SpeakerJob) -> None:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
-        self._put(lambda batch: self._drop(batch, job), lambda error: None)
+        self._put(lambda drive: self._drop(drive, job), lambda error: None)
 
     def encode(self, wav: torch.Tensor, rate: int, transcript: str) -> Future[Voice]:
         """Encode a clip wav [C, S] between two steps."""
         made: Future[Voice] = Future()
 
-        def encode(batch: _Batch):
-            own = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
+        def encode(drive: Drive):
+            own = drive.session.encode_voice(ReferenceClip(wav, rate, transcript))
             own.add_done_callback(lambda own: run_into(made, own.result))
 
         self._put(encode, _failing(made))
@@ -160,7 +154,7 @@ class SpeakerThread:
     def words(self, speech: SpeechResult, adapter: str) -> Future[tuple[Word, ...]]:
         """Find when each word of a result is heard, between two steps. adapter: that of the speech."""
         timed: Future[tuple[Word, ...]] = Future()
-        self._put(lambda batch: run_into(timed, lambda: self._engine.words(speech)), _failing(timed), adapter)
+        self._put(lambda drive: run_into(timed, lambda: self._engine.words(speech)), _failing(timed), adapter)
         return timed
 
     def close(self) -> None:
@@ -168,7 +162,7 @@ class SpeakerThread:
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], object], *place: Any):
+    def _put(self, do: Callable[[Drive], None], fail: Callable[[BaseException], object], *place: Any):
         if self.broken is not None:
             fail(self.broken)
         else:
@@ -176,8 +170,8 @@ class SpeakerThread:
 
     def _wake(self, item: _Item | None):
         self._inbox.put(item)
-        if (session := self._session) is not None:
-            session.wake()
+        if (drive := self._drive) is not None:
+            drive.session.wake()
 
     def _run(self):
         end: BaseException = HiggsError("The server is shutting down.")
@@ -229,30 +223,29 @@ class SpeakerThread:
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 rows = self._rows * self._engine.devices
                 stage = Stage(rows, self._engine.planner.context, shared=self._shared)
-                with decoder.session(stage) as self._session:
-                    self._drive = Drive(self._session)
-                    batch = _Batch(self._session, self._drive)
+                with decoder.session(stage) as session:
+                    self._drive = drive = Drive(session)
                     taken = True
                     for one in (item, *self._waiting.pop(self._adapter, ())):
-                        one.do(batch)
-                    return self._serve(batch)
+                        one.do(drive)
+                    return self._serve(drive)
         except (HiggsError, torch.OutOfMemoryError) as error:  # every job of the session failed; retrying may work
             if not taken:
                 for one in (item, *self._waiting.pop(self._adapter, ())):
                     one.fail(error)
             self._fail(error)
         finally:
-            self._session = self._drive = None
+            self._drive = None
         return True
 
-    def _serve(self, batch: _Batch) -> bool:
+    def _serve(self, drive: Drive) -> bool:
         while True:
-            for ended in batch.drive:
+            for ended in drive:
                 self._finish(ended)
                 while not self._inbox.empty():
                     if (item := self._inbox.get()) is None:
                         return False
-                    self._take(batch, item)
+                    self._take(drive, item)
             if self._waiting:
                 return True
             try:
@@ -261,29 +254,29 @@ class SpeakerThread:
                 return True
             if item is None:
                 return False
-            self._take(batch, item)
+            self._take(drive, item)
 
-    def _take(self, batch: _Batch, item: _Item):
+    def _take(self, drive: Drive, item: _Item):
         """Do an item now, or let it wait for its adapter's turn."""
         is_over = item.job and self._waiting and time.monotonic() - self._began > TURN
         if item.adapter is None or (item.adapter == self._adapter and not is_over):
-            item.do(batch)
+            item.do(drive)
         else:
             self._waiting.setdefault(item.adapter, []).append(item)
 
-    def _add(self, batch: _Batch, job: SpeakerJob):
+    def _add(self, drive: Drive, job: SpeakerJob):
         try:
             request, stages = job.begin(self._engine.planner)
-            batch.drive.add(request, stages)
+            drive.add(request, stages)
         except HiggsError as error:
             job.end(Refused(str(error)))
             return
         self._spoken[request], self._requests[job] = job, request
 
-    def _drop(self, batch: _Batch, job: SpeakerJob):
+    def _drop(self, drive: Drive, job: SpeakerJob):
         if request := self._requests.pop(job, None):
             del self._spoken[request]
-            batch.drive.drop(request)
+            drive.drop(request)
         for adapter, items in [*self._waiting.items()]:
             self._waiting[adapter] = [item for item in items if item.job is not job]
             if not self._waiting[adapter]:

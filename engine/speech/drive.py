@@ -42,7 +42,7 @@ class Drive:
     """
 
     def __init__(self, session: Session):
-        self._session = session
+        self.session = session
         self._stages: dict[Driven, Stages] = {}
         self._owners: dict[Sequence, Driven] = {}
         self._numbers = itertools.count(1)
@@ -69,10 +69,10 @@ class Drive:
         dropped = [sequence for sequence, owner in self._owners.items() if owner is request]
         for sequence in dropped:
             del self._owners[sequence]
-        self._session.drop(*dropped)
+        self.session.drop(*dropped)
 
     def __iter__(self) -> Iterator[list[Ended]]:
-        for outputs in self._session:
+        for outputs in self.session:
             yield list(filter(None, map(self._hear, outputs)))
 
     def _hear(self, output: Heard) -> Ended | None:
@@ -108,7 +108,7 @@ class Drive:
         for sequence in sequences:
             sequence.caller = caller
             self._owners[sequence] = request
-        self._session.submit(*sequences)
+        self.session.submit(*sequences)
 
 
 def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:

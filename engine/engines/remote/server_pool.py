@@ -87,35 +87,28 @@ class ServerPool:
         encode: Callable[..., Voice] | None,
         notes: Sequence[str] = (),
     ):
-        self._source, self._config, self._encode, self._notes = source, config, encode, notes
-        self._chunks: Counter[Server] = Counter()
+        self.source, self.config, self.encode, self.notes = source, config, encode, list(notes)
+        self.chunks: Counter[Server] = Counter()
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[ServerPoolSession]:
-        session = ServerPoolSession(self._source, self._config, self._encode, self._notes, self._chunks)
+        session = ServerPoolSession(self)
         try:
             yield session
         finally:
             session.close()
-            self._notes = ()
+            self.notes = []
 
 
 class ServerPoolSession(PoolSession):
     """A `Session` on servers. A failed call is retried on another server, or on the same one after a back-off."""
 
-    def __init__(
-        self,
-        source: ServerSource,
-        config: ServerConfig,
-        encode: Callable[..., Voice] | None,
-        notes: Sequence[str],
-        chunks: Counter[Server],
-    ):
-        self._source, self._config, self._encode, self._chunks = source, config, encode, chunks
+    def __init__(self, decoder: ServerPool):
+        self._source, self._config, self._encode = decoder.source, decoder.config, decoder.encode
+        self._chunks, self._notes = decoder.chunks, decoder.notes
         self._servers: dict[Member, Server] = {}
         self._has_begun = False
         super().__init__(Pool([]))
-        self._notes = list(notes)
         self._connections = Connections()
         self._clips: set[Future[Voice]] = set()  # being encoded by servers
 
