@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,14 +37,6 @@ class Tags:
         return {name: value for name, value in every.items() if value}
 
 
-class SoundFile(Protocol):
-    """An open file for samples [n] int16, one channel, 24 kHz."""
-
-    def write(self, samples: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def require(kind: str) -> None:
     """Check that a kind of file can be written here. Raises HiggsError if not."""
     if kind in LOSSLESS:
@@ -61,7 +53,7 @@ def require(kind: str) -> None:
         ) from error
 
 
-def open_sound(path: Path, kind: str, tags: Tags) -> SoundFile:
+def open_sound(path: Path, kind: str, tags: Tags) -> BySoundfile | EncodedFile:
     """Open a new file of that kind, whatever its suffix. Raises OSError."""
     return BySoundfile(path, kind, tags) if kind in LOSSLESS else _encoded(path, kind, tags)
 
@@ -138,7 +130,7 @@ class _Checked(io.FileIO):
 
 
 class BySoundfile:
-    """A SoundFile for samples [n] or [n, C], int16 or float32, at any rate, in any of libsndfile's formats."""
+    """Writes samples [n] or [n, C], int16 or float32, at any rate, in any of libsndfile's formats."""
 
     def __init__(self, path: Path, kind: str, tags: Tags, rate: int = SAMPLE_RATE, channels: int = 1):
         self._raw = _Checked(path, "w+")

@@ -156,8 +156,8 @@ def wire_of_engine(engine: SpeechAPI) -> Wire:
     """Return what clients of ours are told of an engine's model. Reads its files."""
     planner, kind = engine.planner, engine.kind
     kind = f"{VERSION}, torch {torch.__version__}, {kind}" if kind else ""
-    own = planner.context, planner.codebooks, planner.codec, engine.fingerprint, kind
-    return Wire(*own, planner.prompts.chunk_seconds)
+    seconds = planner.prompts.chunk_seconds
+    return Wire(planner.context, planner.codebooks, planner.codec, engine.fingerprint, kind, seconds)
 
 
 @contextlib.contextmanager

@@ -210,8 +210,9 @@ class TextStream:
     def _put(self, units: list[str]):
         assert self._session
         for text in units:
-            place = self._units, self._id, self._utterance, self._sentences
-            self._queue.put_nowait(Unit(self._session, self._voice, text, *place))
+            utterance, sentence = self._utterance, self._sentences
+            unit = Unit(self._session, self._voice, text, self._units, self._id, utterance, sentence)
+            self._queue.put_nowait(unit)
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 

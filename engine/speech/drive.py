@@ -47,9 +47,6 @@ class Drive:
         self._owners: dict[Sequence, Driven] = {}
         self._numbers = itertools.count(1)
 
-    def __len__(self) -> int:
-        return len(self._stages)
-
     @property
     def rows(self) -> tuple[int, int]:
         """Number of sequences with frames, and of those that wait for theirs. Thread-safe."""

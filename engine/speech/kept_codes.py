@@ -40,10 +40,6 @@ class KeptCodes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def clear(self) -> None:
-        self._kept.clear()
-        self.nbytes = 0
-
     def fill(self, sequence: Sequence) -> bool:
         key = key_of(sequence)
         if key not in self._kept:

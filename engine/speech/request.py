@@ -137,8 +137,10 @@ class SpeechRequest:
 
     def _plan(self):
         prompts = self._prompts
-        how = prompts.chunk_seconds, prompts.is_spoken, prompts.spell_out, prompts.follows
-        planned = plan(self._turns, self._params, self._dialogue is not None, *how)
+        is_dialogue, read_as, follows = self._dialogue is not None, prompts.spell_out, prompts.follows
+        planned = plan(
+            self._turns, self._params, is_dialogue, prompts.chunk_seconds, prompts.is_spoken, read_as, follows
+        )
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
