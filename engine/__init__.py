@@ -14,7 +14,7 @@ from .audio.resample import check_rate, resample
 from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
-from .book.read import read_book, read_book_text, said_as
+from .book.read import read_book, read_book_text
 from .book.report import BookFile, BookProgress, BookReport, BookSettings
 from .checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapter_files import adapter_files

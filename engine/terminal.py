@@ -31,7 +31,6 @@ from . import (
     mix_speech,
     read_book,
     read_clip,
-    said_as,
     speak_cues,
     to_srt,
     transcript_of,
@@ -191,7 +190,7 @@ def narrate(args: argparse.Namespace) -> int:
     _check_voice(args)
     engine = engine_on(args, config_of(args))
     book = read_book(args.book, args.script, (), engine.planner.knows_tag)
-    book = said_as(book, pronunciations_in(args.pronunciations))
+    book = book.said_as(pronunciations_in(args.pronunciations))
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:

@@ -40,7 +40,7 @@ from .finish import Finish, finish_inputs
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
-from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs, with_bar
+from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
@@ -159,7 +159,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             own = [voice for speaker, voice in given.items() if speaker not in lent.speakers]
             unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
-            cues = sheet.said_as(said_as(pronunciations)).cues
+            cues = sheet.said_as(pronunciations_of(pronunciations)).cues
             engine = load_engine(model)
             bed, rate = _bed(clips)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.

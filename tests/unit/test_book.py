@@ -31,7 +31,6 @@ from higgs_tts.engine import (
     narrate,
     read_book_text,
     read_pronunciations,
-    said_as,
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book import chapters as planning
@@ -145,7 +144,7 @@ def test_lost_files_are_made_again_and_equal(engine, whole, tmp_path, lost, spok
 def test_turns_without_words_are_silent(engine, tmp_path):
     """Pronunciations may leave no words: in the middle, and at a chapter's end."""
     text = "# One\n\nHello there.\n\nHmm.\n\nGood bye.\n\nHmm.\n\n# Two\n\nThe end."
-    book = said_as(read_book_text(text, "Book"), read_pronunciations("Hmm = [pause 1]"))
+    book = read_book_text(text, "Book").said_as(read_pronunciations("Hmm = [pause 1]"))
     report = narrate(engine, book, tmp_path, params=PARAMS)
     assert [file.name for file in report.files] == ["01 One.flac", "02 Two.flac"]
     assert "Hello there." in (srt := (tmp_path / "01 One.srt").read_text()) and "Good bye." in srt and "Hmm" not in srt
