@@ -204,7 +204,7 @@ class SpeechServer:
             headers |= {"X-Voice-Warnings": " ".join(voice.warnings)} if voice and voice.warnings else {}
             if call.stream:
                 return await self._stream(request, call, voice, headers)
-            async with self._whole(connection, call, voice, CALL.get().began) as speech:
+            async with self._whole(connection, call, voice) as speech:
                 body = await asyncio.to_thread(encoded, speech.wav, call.format)
                 headers |= {"X-Finish-Reason": finish_reason(speech), "X-Check": speech.outcome}
                 headers["Content-Type"] = FORMATS[call.format]
@@ -254,7 +254,7 @@ class SpeechServer:
             if isinstance(call, BadCall):
                 raise call
             voice = await self._voice_of(call)
-            async with self._whole(connection, call, voice, CALL.get().began) as speech:
+            async with self._whole(connection, call, voice) as speech:
                 data = await asyncio.to_thread(encoded, speech.wav, call.format)
                 connection.hold(len(data) * 4 // 3)  # as base64
                 return spoken(call.format, speech, data)
@@ -294,10 +294,10 @@ class SpeechServer:
 
     @contextlib.asynccontextmanager
     async def _whole(
-        self, connection: Connection, call: Call, voice: Voice | None, began: float
+        self, connection: Connection, call: Call, voice: Voice | None
     ) -> AsyncGenerator[SpeechResult, None]:
         """Yield the speech, whose sound the connection holds until the end."""
-        async with contextlib.aclosing(self._say(connection, call, voice, False, began)) as speech:
+        async with contextlib.aclosing(self._say(connection, call, voice, False, CALL.get().began)) as speech:
             result = await anext(speech)
             assert isinstance(result, SpeechResult)
             yield result

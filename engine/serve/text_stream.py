@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -35,6 +36,7 @@ MOST_ERRORS = 1000  # refused messages, after which a connection ends
 _PIECE = 600  # characters that are cut in one turn of the event loop
 
 
+@dataclass(eq=False)
 class TextStreams:
     """All open streams of text.
 
@@ -42,20 +44,14 @@ class TextStreams:
     generated voice. count(kind): counts an error. word_times(call, speech): see there.
     """
 
-    def __init__(
-        self,
-        say: Callable[[Connection, Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]],
-        find_voice: Callable[[Call], Awaitable[Voice | None]],
-        read: Callable[[Mapping], TextSession],
-        most_characters: int,
-        most_reference: int,
-        count: Callable[[str], None],
-        word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]],
-    ):
-        self.say, self.find_voice, self.read = say, find_voice, read
-        self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
-        self.word_times = word_times
-        self._open: set[TextStream] = set()
+    say: Callable[[Connection, Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]]
+    find_voice: Callable[[Call], Awaitable[Voice | None]]
+    read: Callable[[Mapping], TextSession]
+    most_characters: int
+    most_reference: int
+    count: Callable[[str], None]
+    word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]]
+    _open: set[TextStream] = field(default_factory=set, init=False)
 
     async def handle(self, request: web.Request, connection: Connection) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
