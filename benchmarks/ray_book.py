@@ -20,7 +20,7 @@ from book import digests, make_book
 from common import ROOT, put
 from serve import where
 
-from engine import EMBEDDED, Engine, EngineConfig, SamplingParams, narrate, read_book
+from engine import EMBEDDED, BookSettings, Engine, EngineConfig, SamplingParams, narrate, read_book
 
 RESULT = ROOT / "benchmarks" / "results" / "serve.json"
 KILL_AT = 0.3  # of the book
@@ -64,7 +64,14 @@ def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
                 killed.append(running[0]["process"])
                 os.kill(killed[0], signal.SIGKILL)
 
-        spread = narrate(cluster, book, folder / "ray", *what[2:], on_progress=kill_one, devices=cluster.devices)
+        spread = narrate(
+            cluster,
+            book,
+            folder / "ray",
+            *what[2:],
+            on_progress=kill_one,
+            settings=BookSettings(devices=cluster.devices),
+        )
     with_ray, without = digests(folder / "ray"), digests(folder / "plain")
     return {
         "actors": given.actors,

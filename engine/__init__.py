@@ -1,4 +1,4 @@
-"""Public API of the engine. `nodes/` imports from here only; the terminal also runs the tools."""
+"""Public API of the engine: the names imported here. `nodes/` imports no others; the terminal also runs the tools."""
 
 import sys
 
@@ -14,8 +14,8 @@ from .audio.resample import check_rate, resample
 from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
-from .book.read import read_book, read_book_text, said_as
-from .book.report import BookFile, BookProgress, BookReport
+from .book.read import read_book, read_book_text
+from .book.report import BookFile, BookProgress, BookReport, BookSettings
 from .checkpoint.adapter_files import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapter_files import adapter_files
 from .checkpoint.catalog import DOWNLOADS
@@ -97,148 +97,3 @@ from .words.estimate import estimate as estimate_words
 from .words.letters import mark_words
 from .words.mouth import OPENNESS, Mouth, mouth_of
 from .words.word import Word, moved, read_words, word_rows, words_json
-
-__all__ = [  # noqa: RUF022 - by subject
-    # engines
-    "Engine",
-    "Engines",
-    "RemoteEngine",
-    "SpeechAPI",
-    "EngineConfig",
-    "ServerConfig",
-    "Address",
-    "read_addresses",
-    "KEY_VARIABLE",
-    "DTYPES",
-    "QUANTIZED",
-    "GRAPHS",
-    "DEFAULT_GRAPHS",
-    "VERSION",
-    "HiggsError",
-    # checkpoints
-    "Match",
-    "find_checkpoints",
-    "find_in_hf_cache",
-    "download_checkpoint",
-    "DOWNLOADS",
-    "EMBEDDED",
-    "EMBEDDED_NAME",
-    "Adapter",
-    "ADAPTER_SETTINGS",
-    "adapter_files",
-    # speech
-    "SamplingParams",
-    "SubtitleParams",
-    "range_of",
-    "Listener",
-    "Turn",
-    "SpeechResult",
-    "SpokenTurn",
-    "Retried",
-    "SAMPLE_RATE",
-    "FRAME_RATE",
-    "duration",
-    "resample",
-    "TARGETS",
-    "AS_IS",
-    "FRESH_TARGET",
-    "master",
-    "noise_floor",
-    "true_peak",
-    "SOUND_FILES",
-    "encode_sound",
-    "pcm_bytes",
-    "wav_bytes",
-    "check_rate",
-    "to_srt",
-    "turn_to_srt",
-    "Word",
-    "estimate_words",
-    "mark_words",
-    "moved",
-    "read_words",
-    "word_rows",
-    "words_by_turn",
-    "words_json",
-    "LipSyncParams",
-    "Mouth",
-    "OPENNESS",
-    "mouth_of",
-    # text
-    "Cast",
-    "Dialogue",
-    "read_dialogue",
-    "script_names",
-    "speaker_key",
-    "Pronunciations",
-    "SaidText",
-    "read_pronunciations",
-    "estimate_seconds",
-    "planned_seconds",
-    "misfit",
-    "TextCheck",
-    "text_check",
-    "text_check_before",
-    "MAX_WRITTEN",
-    "MAX_PAGE_BODY",
-    # voices
-    "Voice",
-    "VoiceHead",
-    "read_voice_head",
-    "portable_parts",
-    "read_whole",
-    "BUILT_IN_CLIPS",
-    "CLIP_SUFFIXES",
-    "FILM_SUFFIXES",
-    "transcript_of",
-    "ClipParams",
-    "Wave",
-    "read_clip",
-    "clip_seconds",
-    "cut_clip",
-    "MIN_CLIP_SECONDS",
-    "MAX_CLIP_SECONDS",
-    "codec_of",
-    "voice_sound",
-    "join_clips",
-    "JoinedClips",
-    "NamedClip",
-    "MOST_CLIPS",
-    "transcribe",
-    "WHISPERS",
-    "find_whispers",
-    "download_whisper",
-    "whisper_size",
-    # lines
-    "LinesRow",
-    "read_lines",
-    "with_seed",
-    "MAX_SHEET",
-    # books
-    "Book",
-    "read_book",
-    "read_book_text",
-    "said_as",
-    "narrate",
-    "BookFile",
-    "BookProgress",
-    "BookReport",
-    "BOOK_FORMATS",
-    "BOOK_SUFFIXES",
-    # dubbing
-    "CueSheet",
-    "CueParams",
-    "CueSpeech",
-    "read_cues",
-    "cue_names",
-    "cue_lines",
-    "cue_summary",
-    "speak_cues",
-    "cut_references",
-    "mix_speech",
-    # files
-    "FileList",
-    "write_file",
-    "file_stamp",
-    "read_plain_text",
-]

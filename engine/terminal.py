@@ -16,6 +16,7 @@ import torch
 from . import (
     BUILT_IN_CLIPS,
     SAMPLE_RATE,
+    BookSettings,
     CueParams,
     Engine,
     HiggsError,
@@ -30,7 +31,6 @@ from . import (
     mix_speech,
     read_book,
     read_clip,
-    said_as,
     speak_cues,
     to_srt,
     transcript_of,
@@ -80,7 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Speak a text, a script or subtitles into a sound file."""
     params = _sampling(args)
     _check_voice(args)
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
@@ -118,7 +117,6 @@ def say(args: argparse.Namespace) -> int:
 
 
 def _show_text(args: argparse.Namespace) -> int:
-    """Print what will be said, with the names of a script."""
     pronunciations, engine = pronunciations_in(args.pronunciations), engine_or_servers(args)
     if args.srt_in:
         sheet = cues_in(Path(args.srt_in), False, engine.planner.knows_tag).said_as(pronunciations)
@@ -156,7 +154,6 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
-    """Speak a subtitle file into a sound file, each cue on time."""
     if args.codes:
         raise HiggsError("--codes cannot be used with --srt-in. Omit it.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
@@ -178,8 +175,8 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
             voices |= film_voices(engine, sheet, film, without, args.translated)
         cues = sheet.said_as(pronunciations).cues
-        how = {"even": not args.uneven, "words": outputs.need_words}
-        speech = with_bar(functools.partial(speak_cues, engine, cues, voices, params, fit, args.scene, **how))
+        how = {"words": outputs.need_words, "scene": args.scene, "even": not args.uneven}
+        speech = with_bar(functools.partial(speak_cues, engine, cues, voices, params, fit, **how))
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
@@ -190,11 +187,10 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def narrate(args: argparse.Namespace) -> int:
-    """Speak a book into a folder of sound files."""
     _check_voice(args)
     engine = engine_on(args, config_of(args))
     book = read_book(args.book, args.script, (), engine.planner.knows_tag)
-    book = said_as(book, pronunciations_in(args.pronunciations))
+    book = book.said_as(pronunciations_in(args.pronunciations))
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:
@@ -203,10 +199,10 @@ def narrate(args: argparse.Namespace) -> int:
             voices[""] = _voice(engine, args.voice, args.transcript)
         try:
             with book_bar() as on_progress:
-                how = {"scene": args.scene, "kind": args.format, "even": not args.uneven, "on_progress": on_progress}
                 srt_words = SubtitleParams(args.srt_words).srt_words
-                how |= {"words": engine.words if args.words or srt_words else None, "srt_words": srt_words}
-                report = narrate_book(engine, book, args.out, voices, _sampling(args), devices=engine.devices, **how)
+                words = engine.words if args.words or srt_words else None
+                how = BookSettings(args.scene, args.format, not args.uneven, words, srt_words, engine.devices)
+                report = narrate_book(engine, book, args.out, voices, _sampling(args), how, on_progress)
         except KeyboardInterrupt:
             print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
             raise
@@ -221,7 +217,6 @@ def narrate(args: argparse.Namespace) -> int:
 
 
 def voice(args: argparse.Namespace) -> int:
-    """Encode a reference clip as a voice file."""
     out = writable(args.out, ".safetensors")
     made = _voice(Engine(config_of(args)), args.reference, args.transcript)
     missing = () if made.transcript else ("cloning works less well without a --transcript.",)
@@ -235,6 +230,7 @@ def voice(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Serve speech over HTTP until the process is stopped."""
     import_optional("aiohttp.web", "Application")  # a one-line error if it is missing
+    from .serve.serve import ServeSettings
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
@@ -242,8 +238,9 @@ def serve(args: argparse.Namespace) -> int:
     config = replace(config_of(args), context=args.context, batch=args.batch)
     adapted = {name: engine_on(args, replace(config, adapters=(*config.adapters, one))) for name, one in named.items()}
     with engine_on(args, config) as engine:
-        where = args.host, args.port, args.voices
-        run(engine, *where, args.api_key, limits, print, args.access_log, args.host_name, adapted)
+        names = tuple(args.host_name)
+        settings = ServeSettings(args.host, args.port, args.voices, args.api_key, limits, args.access_log, names)
+        run(engine, settings, print, adapted)
     return 0
 
 
@@ -255,7 +252,6 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure the speed of a step, and the limit set by the device's memory."""
     result = time_steps(settings_of(args, args.model or ""))
     print(as_text(result))
     if args.json:
@@ -264,7 +260,6 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def tiny(args: argparse.Namespace) -> int:
-    """Write a complete small checkpoint with random weights."""
     folder = Path(args.folder)
     with new_folder(folder) as partial:
         write_tiny(partial, args.family, seed=args.seed)
@@ -273,7 +268,6 @@ def tiny(args: argparse.Namespace) -> int:
 
 
 def quantize(args: argparse.Namespace) -> int:
-    """Write a checkpoint in 8 or 4 bits to its own folder."""
     out = quantize_folder(Path(args.folder), Path(args.out), args.dtype)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / 1e6:,.0f} MB")

@@ -17,6 +17,7 @@ from ..engine import (
     Book,
     BookProgress,
     BookReport,
+    BookSettings,
     Cast,
     Engine,
     Engines,
@@ -32,7 +33,6 @@ from ..engine import (
     read_plain_text,
     script_names,
 )
-from ..engine import said_as as spelled
 from . import voice_files
 from .comfy import folders, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
@@ -44,7 +44,7 @@ from .comfy.remote_model import AnyModel
 from .comfy.written import Written
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
-from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs
+from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs
 from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .voice import transcript_warnings
 
@@ -153,12 +153,11 @@ class HiggsTTSBook(io.ComfyNode):
             given = voices_of(found.speakers, cast, model)
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
-            found = spelled(found, said_as(pronunciations))
-            how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
+            found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
-            tellers = {"on_progress": _teller(node_id), "on_file": chapter_teller(place, node_id)}
-            report = narrate(_Lazy(model), found, place, given, params, **tellers, **how)
+            how, on_file = BookSettings(scene.strip() or None, format, even_loudness), chapter_teller(place, node_id)
+            report = narrate(_Lazy(model), found, place, given, params, how, _teller(node_id), on_file)
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)

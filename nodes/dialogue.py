@@ -22,8 +22,8 @@ from .speak import (
     advanced_inputs,
     check_input,
     describe,
+    pronunciations_of,
     retries_input,
-    said_as,
     sampling,
     sampling_inputs,
     srt_output,
@@ -134,7 +134,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             dialogue = read_dialogue(script, cast.known, model.engine.planner.knows_tag)
             _check_turns(dialogue)
             given = voices_of(dialogue.speakers, cast, model)
-            turns = said_as(pronunciations).respelled(dialogue.turns)
+            turns = pronunciations_of(pronunciations).respelled(dialogue.turns)
             what, again = (turns, given, params, scene.strip() or None), read_retakes(retakes)
             engine = load_engine(model)
             speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness, retakes=again)

@@ -38,8 +38,8 @@ from .speak import (
     advanced_inputs,
     check_input,
     describe,
+    pronunciations_of,
     retries_input,
-    said_as,
     sampling,
     sampling_inputs,
     with_player,
@@ -168,7 +168,7 @@ class HiggsTTSLines(io.ComfyNode):
         common = model.engine.fingerprint, scene, even_loudness
         speaking = _voices(spoken, voices, model)
         doubts = transcript_warnings(speaking.values())
-        planned = plan(spoken, takes, params, said_as(pronunciations), speaking, common)
+        planned = plan(spoken, takes, params, pronunciations_of(pronunciations), speaking, common)
         has_renamed = files.keep_renamed({take.file: take.fingerprint for take in planned.takes})
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)

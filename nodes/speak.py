@@ -125,7 +125,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             finish = Finish.take(settings)
             params = sampling(settings, SamplingParams())
             _check_text(text)
-            said, again = said_as(pronunciations).apply(text), read_retakes(retakes)
+            said, again = pronunciations_of(pronunciations).apply(text), read_retakes(retakes)
             engine = load_engine(model)
             speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None, retakes=again)
             doubts = transcript_warnings([] if voice is None else [voice])
@@ -154,7 +154,7 @@ def sampling(settings: Mapping[str, float], fresh: SamplingParams = FRESH) -> Sa
     return replace(fresh, **settings)
 
 
-def said_as(pronunciations: str) -> Pronunciations:
+def pronunciations_of(pronunciations: str) -> Pronunciations:
     """Return the node's pronunciations, followed by those in models/voices."""
     own = read_pronunciations(pronunciations)
     return Pronunciations(own.entries + read_pronunciations(listed_pronunciations(), PRONUNCIATIONS).entries)

@@ -40,7 +40,7 @@ from .finish import Finish, finish_inputs
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
-from .speak import advanced_inputs, check_input, retries_input, said_as, sampling, sampling_inputs, with_bar
+from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
@@ -159,14 +159,15 @@ class HiggsTTSSubtitles(io.ComfyNode):
             own = [voice for speaker, voice in given.items() if speaker not in lent.speakers]
             unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
-            cues = sheet.said_as(said_as(pronunciations)).cues
-            what = load_engine(model), cues, given, params, fit, scene.strip() or None
+            cues = sheet.said_as(pronunciations_of(pronunciations)).cues
+            engine = load_engine(model)
             bed, rate = _bed(clips)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4]), doubts=unsure) as sound:
                 needs_words = bool(srt_words) or is_used(*WORDS)
-                how = {"even": even_loudness, "words": needs_words or sound is not None}
-                speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
+                speak = functools.partial(speak_cues, engine, cues, given, params, fit, even=even_loudness)
+                how = {"scene": scene.strip() or None, "words": needs_words or sound is not None}
+                speech = with_bar(functools.partial(speak, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 wav = finish.level(wav, rate)
                 if sound is not None:

@@ -20,8 +20,25 @@ if "higgs_tts" not in sys.modules:  # run by hand
 from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.checkpoint.discover import CODEC_SUBFOLDER
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
+from higgs_tts.engine.codec.config import CodecConfig
 from higgs_tts.engine.core.codes import BOC, CODE_VOCAB
-from higgs_tts.engine.tools.published import PUBLISHED_CODEC, published_config, stored_name
+from higgs_tts.engine.tools.published import published_config, stored_name
+
+PUBLISHED_CODEC = CodecConfig(
+    codebook_size=1024,
+    codebook_dim=64,
+    acoustic_hidden=256,
+    encoder_hidden=64,
+    decoder_hidden=1024,
+    semantic_hidden=768,
+    semantic_ffn=3072,
+    semantic_layers=12,
+    pos_kernel=128,
+    pos_groups=16,
+    ratios=(8, 5, 4, 2, 3),
+    conv_dims=(512,) * 7,
+    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
+)
 
 
 def write(

@@ -36,8 +36,7 @@ def running_loop(engine, voices=None, adapted=MappingProxyType({}), **given):
     from higgs_tts.engine.serve.voices import VoiceFolder
 
     speaker, loop = SpeakerThread(engine, adapted=adapted), asyncio.new_event_loop()
-    given.setdefault("workers", engine.workers)
-    server = SpeechServer(speaker, VoiceFolder(voices), "embedded", engine.planner.knows_tag, **given)
+    server = SpeechServer(speaker, VoiceFolder(voices), "embedded", **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())
     listener = loop.run_until_complete(server.connections.listen(runner.server, "127.0.0.1", 0))

@@ -48,6 +48,7 @@ torch.set_num_threads(1)
 
 from higgs_tts.engine import (  # noqa: E402
     EMBEDDED,
+    BookSettings,
     Engine,
     EngineConfig,
     HiggsError,
@@ -90,7 +91,13 @@ def operations(made: Path) -> dict[str, Operation]:
     def book(kind: str):
         def run(folder: Path, version: int):
             text = f"# One\n\nIt goes on.\n\n# Two\n\nThe end{' again' * (version - 1)}."
-            return narrate(engine, read_book_text(text, "Book"), folder, params=params, kind=kind, words=engine.words)
+            return narrate(
+                engine,
+                read_book_text(text, "Book"),
+                folder,
+                params=params,
+                settings=BookSettings(kind=kind, words=engine.words),
+            )
 
         return run
 

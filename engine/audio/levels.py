@@ -41,7 +41,6 @@ def speech_level(wav: torch.Tensor) -> float:
 
 
 def is_near_silent(wav: torch.Tensor) -> bool:
-    """True if speech [n] is almost silent."""
     return speech_level(wav) < _NOTHING
 
 
@@ -52,7 +51,6 @@ def contrast(wav: torch.Tensor) -> float:
 
 
 def is_clipped(wav: torch.Tensor) -> bool:
-    """True if speech [n] is audibly clipped."""
     if not len(wav):
         return False
     low, high = wav.aminmax()  # ten times faster than counting, and nearly all speech stays below

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
 from ..prompt.wrapped import without_invisible
@@ -47,6 +48,10 @@ class Book:
     left_out: tuple[str, ...] = ()
     head: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def said_as(self, pronunciations: Pronunciations) -> Book:
+        parts = tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in self.chapters)
+        return replace(self, chapters=parts)
 
     @property
     def speakers(self) -> list[str]:

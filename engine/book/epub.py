@@ -40,8 +40,6 @@ _LEFT_OUT = {  # types of documents that are not read aloud
 
 @dataclass(frozen=True)
 class _Package:
-    """Contents of the package file."""
-
     title: str
     author: str
     spine: tuple[str, ...]  # file names in the archive
@@ -70,8 +68,6 @@ def read_epub(path: Path) -> Book:
 
 
 class _EpubReader:
-    """Reads one open file."""
-
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self._path, self._archive, self._left_out, self._warnings = path, archive, [], []
         self._silence = Silence()
@@ -194,7 +190,6 @@ class _EpubReader:
 
     @staticmethod
     def _resolve(place: str, href: str) -> str:
-        """Resolve a link in the file `place` to a file."""
         return posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(href.partition("#")[0])))
 
     def _find(self, name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ..prompt.wrapped import joined_words
 from .book import Book, Paragraph, make_chapters
-from .signs import without_low_lines, without_stars
+from .marks import without_low_lines, without_stars
 from .silent import Silence
 from .xhtml import read_document
 

@@ -1,4 +1,4 @@
-"""Marks of notes in a text: raised digits and [1], told from powers."""
+"""Marks in a text: of notes, as raised digits and [1], told from powers; and of formatting, as *this* and _this_."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ _POWER = re.compile(
     r"(?:(?<!\w)(?:[^\W\d_aAI]|[^\W\d_aeiouyAEIOUY]{2}|[A-Z]{2}|[kcmdµ]m)|(?<![\d.,])(?!(?:1\d|20)\d\d$)[\d.,]*\d)$"
 )
 _MARK = re.compile(r"\[\d{1,3}\]|(?<=[\w.,;:!?…\"'”’»)])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]{1,3}(?!\w)")
+_STARS = {mark: re.compile(rf"{re.escape(mark)}(?<=\S{re.escape(mark)})(?<!\\{re.escape(mark)})")
+          for mark in ("***", "**", "*", "~~", "```", "``", "`")}  # fmt: skip
+_LOW_LINES = {mark: re.compile(rf"{mark}(?<=\S{mark})(?!\w)") for mark in ("___", "__", "_")}
 
 
 def is_power(before: str, after: str) -> bool:
@@ -33,3 +36,29 @@ def without_marks(text: str, left_out: Counter[str]) -> str:
 def summary_of(left_out: Counter[str]) -> list[str]:
     """Return what was left out, for users: "1 note", "2 notes"."""
     return [f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in left_out.items()]
+
+
+def without_stars(text: str) -> str:
+    """Remove *, ~~ and ` around words."""
+    return _without(text, r"(?<!\\)", _STARS)
+
+
+def without_low_lines(text: str) -> str:
+    """Remove _ around words."""
+    return _without(text, r"(?<![\w\\])", _LOW_LINES)
+
+
+def _without(text: str, before: str, closings: dict[str, re.Pattern]) -> str:
+    """Remove paired marks. An unclosed mark is searched once.
+
+    closings: mark -> its closing pattern, longer marks first.
+    """
+    kept, at, signs = [], 0, [sign for sign in closings if sign in text]
+    while signs and (opening := re.compile(rf"{before}({'|'.join(map(re.escape, signs))})(?=\S)").search(text, at)):
+        closing = closings[opening[1]].search(text, opening.end() + 1)
+        if closing is None:
+            signs.remove(opening[1])
+            continue
+        kept += [text[at : opening.start()], text[opening.end() : closing.start()]]
+        at = closing.end()
+    return "".join([*kept, text[at:]])

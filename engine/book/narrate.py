@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..core.config import MOST_JSON_BYTES, SAMPLE_RATE, SamplingParams
 from ..core.errors import HiggsError
@@ -24,10 +23,9 @@ from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
 from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
 from .book import Book
-from .chapter_file import ChapterFile
+from .chapter_file import ChapterFile, parts_of
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
-from .parts import parts_of
-from .report import BookFile, BookProgress, BookReport, Narrator
+from .report import BookFile, BookProgress, BookReport, BookSettings, Narrator
 from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences
 
@@ -45,45 +43,26 @@ def narrate(
     folder: Path,
     voices: Mapping[str, Voice] | None = None,
     params: SamplingParams | None = None,
-    *,
-    scene: str | None = None,
-    kind: str = "flac",
-    even: bool = True,
+    settings: BookSettings = BookSettings(),  # noqa: B008 - it is immutable
     on_progress: Callable[[BookProgress], None] = lambda progress: None,
     on_file: Callable[[BookFile], None] = lambda file: None,
-    devices: int = 1,
-    words: Callable[[SpeechResult], tuple[Word, ...]] | None = None,
-    srt_words: int = 0,
 ) -> BookReport:
     """Speak a book into `folder`: one file per chapter, or one M4B, each with SRT subtitles.
 
     Every sequence is saved as soon as it is spoken. After a stop, a call with the same book and settings speaks only
     what is missing. The files equal those of one uninterrupted call on the same kind of device. Finished chapters are
     left alone. A speaker without a voice gets one, by seed and name, from the start of their text. Memory holds at most
-    about 20 minutes of sound for each of `devices`, which speak together.
+    about 20 minutes of sound for each device.
 
-    words: the speaker's `words`, to write a JSON file of them beside each sound. srt_words: most words of a subtitle
-    cue, if `words` is given; 0: a cue per sentence.
     on_progress is called after every step and may raise to cancel. on_file gets each complete chapter file, those of
     earlier runs first. Raises HiggsError like `speak_turns`, if a file cannot be written, or if another run writes
     there.
     """
-    require(kind)
+    require(settings.kind)
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
     with sole_writer(folder, _LOCK):
-        settings = _BookSettings(params, scene, kind, even, devices, words, srt_words)
-        return _Narration(speaker, book, folder, dict(voices or {}), settings, on_progress, on_file).run()
-
-
-class _BookSettings(NamedTuple):
-    params: SamplingParams
-    scene: str | None
-    kind: str
-    even: bool
-    devices: int
-    words: Callable[[SpeechResult], tuple[Word, ...]] | None
-    srt_words: int
+        return _Narration(speaker, book, folder, dict(voices or {}), params, settings).run(on_progress, on_file)
 
 
 class _Narration:
@@ -93,18 +72,16 @@ class _Narration:
         book: Book,
         folder: Path,
         voices: dict[str, Voice],
-        settings: _BookSettings,
-        on_progress: Callable[[BookProgress], None],
-        on_file: Callable[[BookFile], None],
+        params: SamplingParams,
+        settings: BookSettings,
     ):
         self._speaker, self._book, self._folder, self._voices = speaker, book, folder, voices
-        self._params, self._scene, self._kind, self._even, self._devices, self._words, self._srt_words = settings
-        params, scene, kind, even, *_ = settings
-        self._on_progress, self._on_file = on_progress, on_file
+        self._params, self._settings, self._kind = params, settings, settings.kind
         self._files = FileList(folder, LIST, _KIND)
         model = speaker.fingerprint
         self._store = SpokenSequences(folder / KEPT, model)
-        sound = model, settings_of(params), scene, even, kind, *([self._srt_words] if self._srt_words else [])
+        sound = [model, settings_of(params), settings.scene, settings.even, settings.kind]
+        sound += [settings.srt_words] if settings.srt_words else []
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
@@ -117,7 +94,8 @@ class _Narration:
         self._whole = self._before = self._later = 0  # estimated frames: in total, before this group, and after it
         self._began = time.perf_counter()
 
-    def run(self) -> BookReport:
+    def run(self, on_progress: Callable[[BookProgress], None], on_file: Callable[[BookFile], None]) -> BookReport:
+        self._on_progress, self._on_file = on_progress, on_file
         missing = [one for one in self._chapters if not self._is_there(one)]
         self._finished: dict[int, BookFile] = {}  # by number
         for one in filter(lambda one: one not in missing, self._chapters):
@@ -153,7 +131,7 @@ class _Narration:
         is_part = self._kind == BOUND
         place = f"{KEPT}/{_PARTS}/{one.name}" if is_part else one.name
         kinds = (_PART_KIND, "json") if is_part else (self._kind, "srt")
-        return [f"{place}.{kind}" for kind in (*kinds, *([WORDS] if self._words else []))]
+        return [f"{place}.{kind}" for kind in (*kinds, *([WORDS] if self._settings.words else []))]
 
     def _is_there(self, one: PlannedChapter) -> bool:
         is_listed = all(self._files.has(file, one.fingerprint) for file in self._names(one))
@@ -187,12 +165,11 @@ class _Narration:
     def _speak(self, missing: list[PlannedChapter]):
         """Speak chapter after chapter. A file is open from a chapter's first turn to its last."""
         with contextlib.ExitStack() as self._open_files:
-            for group in groups(missing, self._devices):
+            for group in groups(missing, self._settings.devices):
                 self._write(group, *self._say_group(group))
 
     @one_thread()
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult, words: tuple[Word, ...] | None):
-        """Write a group's turns to their chapters' files."""
         parts = parts_of(speech, self._tail, words)
         for at, ((one, turn), part) in enumerate(zip(group, parts, strict=True)):
             gap = part.gap
@@ -226,7 +203,7 @@ class _Narration:
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
-        return speech, self._words and self._words(speech)
+        return speech, self._settings.words and self._settings.words(speech)
 
     def _tell(self, frames: float, left: float | None, one: PlannedChapter):
         """Report progress, with `frames` of the estimated total done."""
@@ -234,9 +211,9 @@ class _Narration:
         self._on_progress(BookProgress(share, left, one.number, len(self._chapters), one.chapter.title))
 
     def _say(self, turns: list[Turn], params: SamplingParams, on_frame: Callable[[int, int], None]) -> SpeechResult:
-        return self._speaker.speak_turns(
-            turns, self._voices, params, self._scene, Listener(on_frame), reuse=self._store, even=self._even
-        )
+        scene, even = self._settings.scene, self._settings.even
+        listener = Listener(on_frame)
+        return self._speaker.speak_turns(turns, self._voices, params, scene, listener, reuse=self._store, even=even)
 
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind
@@ -245,13 +222,13 @@ class _Narration:
             return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
-        """Complete a chapter: write its subtitles and words, and list its files."""
         with write_errors(self._sound(one)):
             file.finish()
             self._doubts += [(one.chapter.title or one.name, doubt) for doubt in file.doubts]
             self._drop_words(self._sound(one))
         sound, subtitles, *words = self._names(one)
-        cues = lines_of(file.words, self._srt_words) if self._srt_words else file.cues
+        most = self._settings.srt_words
+        cues = lines_of(file.words, most) if most else file.cues
         text = json.dumps([asdict(cue) for cue in cues]) if self._kind == BOUND else srt_of(cues)
         write_file(self._folder / subtitles, text.encode())
         for name in words:
@@ -272,7 +249,7 @@ class _Narration:
 
     def _drop_words(self, sound: Path):
         """Delete unwanted words of an earlier text beside a sound that is made again."""
-        if not self._words:
+        if not self._settings.words:
             sound.with_name(f"{sound.name.rpartition('.')[0]}.{WORDS}").unlink(missing_ok=True)
 
     @property
@@ -281,7 +258,7 @@ class _Narration:
 
     def _bind(self) -> bool:
         """Join all chapters into one file. False if it is already there."""
-        kinds = (BOUND, "srt", *([WORDS] if self._words else []))
+        kinds = (BOUND, "srt", *([WORDS] if self._settings.words else []))
         path, names = self._folder / self._bound, [f"{self._bound[: -len(BOUND)]}{kind}" for kind in kinds]
         made_of = "".join(one.fingerprint for one in self._chapters)
         if all(self._files.has(name, made_of) for name in names) and opens(path):

@@ -11,7 +11,6 @@ from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
 from ..core.errors import HiggsError
 from ..files.plain_text import read_plain_text
 from ..prompt.dialogue import read_dialogue
-from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import every_tag, is_spoken
 from .book import BREAK, Book, Chapter, title_of
@@ -60,13 +59,6 @@ def read_book_text(
     """Like `read_book`, from a text: Markdown if it has # headings, else plain. knows_tag: see `read_dialogue`."""
     read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
     return _checked(read(_bounded(text, "The text"), title), "The text")
-
-
-def said_as(book: Book, pronunciations: Pronunciations) -> Book:
-    """Return the book respelled by a list of pronunciations."""
-    return replace(
-        book, chapters=tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in book.chapters)
-    )
 
 
 def _bounded(text: str, source: str) -> str:

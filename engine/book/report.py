@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..core.config import SamplingParams
+from ..core.config import BOOK_FORMATS, SamplingParams
 from ..prompt.script import Turn
 from ..speech.kept_codes import SequenceStore
 from ..speech.result import DoubtfulWords, Retried, SpeechResult, duration
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
+from ..words.word import Word
 
 
 class Narrator(Protocol):
@@ -32,6 +33,22 @@ class Narrator(Protocol):
         reuse: SequenceStore,
         even: bool,
     ) -> SpeechResult: ...
+
+
+@dataclass(frozen=True)
+class BookSettings:
+    """How a book is spoken and written. kind: one of BOOK_FORMATS. even: equalise the loudness of turns.
+
+    words: the speaker's `words`, to write a JSON file of them beside each sound. srt_words: most words of a subtitle
+    cue, if `words` is given; 0: a cue per sentence. devices: number of them that speak together.
+    """
+
+    scene: str | None = None
+    kind: str = BOOK_FORMATS[0]
+    even: bool = True
+    words: Callable[[SpeechResult], tuple[Word, ...]] | None = None
+    srt_words: int = 0
+    devices: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,8 +77,6 @@ class BookFile:
 
 @dataclass(frozen=True)
 class BookReport:
-    """The result of a narration."""
-
     folder: Path
     files: tuple[BookFile, ...]
     elapsed: float
@@ -76,7 +91,6 @@ class BookReport:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the whole book."""
         return sum(file.seconds for file in self.files)
 
     @property

@@ -41,7 +41,6 @@ def hidden_by(sheet: str) -> set[str]:
 
 
 def kinds_of(attributes: dict[str, str]) -> list[str]:
-    """Return the declared types of an element."""
     return (f"{attributes.get('epub:type', '')} {attributes.get('role', '')}").lower().split()
 
 

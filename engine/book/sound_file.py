@@ -8,18 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ..audio.encoded import PLAIN, EncodedFile
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
 
 BOUND = "m4b"  # one file with all chapters
 LOSSLESS = ("flac", "wav")
-_CODECS = {"mp3": ("mp3", "libmp3lame"), BOUND: ("ipod", "aac")}  # suffix -> FFmpeg's container and encoder
-_BIT_RATE = 64_000  # transparent for one voice at 24 kHz
 _BLOCK = SAMPLE_RATE * 10  # samples read at a time
 
 
@@ -32,13 +31,10 @@ class Tags:
     artist: str = ""
     track: int = 0
 
-
-class SoundFile(Protocol):
-    """An open file for samples [n] int16, one channel, 24 kHz."""
-
-    def write(self, samples: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
+    def named(self, track: str) -> dict[str, str]:
+        """Return the tags that are not empty. track: how the format calls the number of a chapter."""
+        every = {"title": self.title, "album": self.album, "artist": self.artist, track: str(self.track or "")}
+        return {name: value for name, value in every.items() if value}
 
 
 def require(kind: str) -> None:
@@ -57,23 +53,28 @@ def require(kind: str) -> None:
         ) from error
 
 
-def open_sound(path: Path, kind: str, tags: Tags) -> SoundFile:
+def open_sound(path: Path, kind: str, tags: Tags) -> BySoundfile | EncodedFile:
     """Open a new file of that kind, whatever its suffix. Raises OSError."""
-    return BySoundfile(path, kind, tags) if kind in LOSSLESS else _Encoded(path, kind, tags)
+    return BySoundfile(path, kind, tags) if kind in LOSSLESS else _encoded(path, kind, tags)
 
 
 def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
     """Join (title, lossless file) chapters into one M4B file."""
     info = import_optional("soundfile", "info")
     ends = np.cumsum([info(part).frames for _, part in parts]).tolist()
-    chapters = list(zip((title for title, _ in parts), [0, *ends], ends, strict=False))
-    file = _Encoded(path, BOUND, tags, chapters)
-    try:
+    chapters = [
+        {"id": at, "start": start, "end": end, "time_base": Fraction(1, SAMPLE_RATE), "metadata": {"title": title}}
+        for at, ((title, _), start, end) in enumerate(zip(parts, [0, *ends], ends, strict=False))
+    ]
+    with contextlib.closing(_encoded(path, BOUND, tags, chapters)) as file:
         for _, part in parts:
             for samples in _blocks(part):
                 file.write(samples)
-    finally:
-        file.close()
+
+
+def _encoded(path: Path, kind: str, tags: Tags, chapters: Sequence[dict] = ()) -> EncodedFile:
+    options = PLAIN | ({"movflags": "+faststart"} if kind == BOUND else {})
+    return EncodedFile(str(path), kind, tags.named("track"), chapters, options)
 
 
 def seconds_of(path: Path) -> float:
@@ -129,7 +130,7 @@ class _Checked(io.FileIO):
 
 
 class BySoundfile:
-    """A SoundFile for samples [n] or [n, C], int16 or float32, at any rate, in any of libsndfile's formats."""
+    """Writes samples [n] or [n, C], int16 or float32, at any rate, in any of libsndfile's formats."""
 
     def __init__(self, path: Path, kind: str, tags: Tags, rate: int = SAMPLE_RATE, channels: int = 1):
         self._raw = _Checked(path, "w+")
@@ -138,10 +139,8 @@ class BySoundfile:
         except RuntimeError as error:  # soundfile's own
             self._raw.close()
             raise self._raw.failed or OSError(str(error)) from error
-        names = {"title": tags.title, "album": tags.album, "artist": tags.artist}
-        for name, value in {**names, "tracknumber": str(tags.track or "")}.items():
-            if value:
-                setattr(self._file, name, value)
+        for name, value in tags.named("tracknumber").items():
+            setattr(self._file, name, value)
 
     def write(self, samples: np.ndarray) -> None:
         with self._errors():
@@ -160,42 +159,3 @@ class BySoundfile:
             raise self._raw.failed or OSError(str(error)) from error
         if self._raw.failed:
             raise self._raw.failed
-
-
-class _Encoded:
-    """Writes with PyAV. chapters: (title, first sample, end) of each."""
-
-    def __init__(self, path: Path, kind: str, tags: Tags, chapters: Iterable[tuple[str, int, int]] = ()):
-        container, codec = _CODECS[kind]
-        # No dates or versions inside: equal sound gives equal files.
-        options = {"fflags": "+bitexact"} | ({"movflags": "+faststart"} if kind == BOUND else {})
-        self._failed = False
-        self._file = import_optional("av", "open")(str(path), "w", format=container, options=options)
-        self._to_frame = import_optional("av", "AudioFrame").from_ndarray
-        self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
-        self._stream.bit_rate = _BIT_RATE
-        metadata = {"title": tags.title, "album": tags.album, "artist": tags.artist, "track": str(tags.track or "")}
-        self._file.metadata.update({name: value for name, value in metadata.items() if value})
-        made = [
-            {"id": at, "start": start, "end": end, "time_base": Fraction(1, SAMPLE_RATE), "metadata": {"title": title}}
-            for at, (title, start, end) in enumerate(chapters)
-        ]
-        if made:
-            self._file.set_chapters(made)
-
-    def write(self, samples: np.ndarray) -> None:
-        for start in range(0, len(samples), _BLOCK):
-            frame = self._to_frame(np.ascontiguousarray(samples[None, start : start + _BLOCK]), "s16", "mono")
-            frame.sample_rate = SAMPLE_RATE
-            try:
-                self._file.mux(self._stream.encode(frame))
-            except OSError:
-                self._failed = True
-                raise
-
-    def close(self) -> None:
-        try:
-            if not self._failed:  # FFmpeg crashes on packets after a header that could not be written
-                self._file.mux(self._stream.encode(None))
-        finally:
-            self._file.close()

@@ -69,9 +69,9 @@ class SpokenSequences:
         self._filled.add(path)
         return True
 
-    def keep(self, asked: Sequence, spoken: Sequence) -> None:
+    def keep(self, original: Sequence, spoken: Sequence) -> None:
         """Save a spoken sequence. Raises HiggsError if it cannot be written."""
-        path = self._path(asked)
+        path = self._path(original)
         if path in self._filled:  # loaded from there
             return
         codes = torch.cat(spoken.codes).to(torch.int16)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from ..prompt.wrapped import joined_words, unwrapped, without_invisible
 from .book import Book, Paragraph, is_scene_break, make_chapters
-from .marks import summary_of
-from .signs import without_low_lines
+from .marks import summary_of, without_low_lines
 
 _KINDS = (
     "chapter|part|book|act|letter|canto|volume|section|kapitel|teil|buch|akt|chapitre|partie|livre|tome|acte|"
@@ -81,7 +80,6 @@ def read_text(text: str, title: str) -> Book:
 
 
 def is_heading(block: str) -> bool:
-    """True if a paragraph or line is a chapter heading."""
     block = block.strip()
     if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False

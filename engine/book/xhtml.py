@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .book import Paragraph, is_scene_break
@@ -35,16 +35,38 @@ def read_document(text: str, name: str = "", silence: Silence | None = None, hid
 
 
 def sheets_of(text: str) -> list[str]:
-    """Return the links to style sheets in a document's head."""
     tags = (one for one in read_markup(text[:_HEAD]) if not isinstance(one, str) and one.name == "link")
     return [one.attributes.get("href", "") for one in tags if "stylesheet" in one.attributes.get("rel", "").lower()]
 
 
 def links_in(text: str) -> list[tuple[int, str, str]]:
-    """Return (depth from 1, href, label) of each entry in an EPUB 3 navigation document."""
-    reader = _Links()
-    reader.read(text)
-    return reader.links
+    """Return (depth from 1, href, label) of each entry in an EPUB 3 navigation document.
+
+    They are those of <nav epub:type="toc">, or of the first <nav> if there is none.
+    """
+    navs: list[list[tuple[int, str, str]]] = []
+    chosen, is_open, depth, href, label = 0, False, 0, None, []
+    for one in read_markup(text):
+        if isinstance(one, str):
+            label += [one] if href else []
+            continue
+        if one.starts and one.name == "nav":
+            is_open, depth = True, 0
+            navs.append([])
+            if {"toc", "doc-toc"} & {*kinds_of(one.attributes)}:
+                chosen = len(navs) - 1
+        elif one.starts and is_open and one.name in ("ol", "ul"):
+            depth += 1
+        elif one.starts and is_open and one.name == "a":
+            href, label = one.attributes.get("href"), []
+        if one.ends and one.name == "nav":
+            is_open = False
+        elif one.ends and is_open and one.name in ("ol", "ul"):
+            depth -= 1
+        elif one.ends and is_open and one.name == "a" and href:
+            navs[-1].append((depth, href, " ".join("".join(label).split())))
+            href = None
+    return navs[chosen] if navs else []
 
 
 class _Paragraphs:
@@ -94,51 +116,3 @@ class _Paragraphs:
     def _add(self, lines: list[str]) -> None:
         if lines:
             self.document.paragraphs.append(Paragraph("\n".join(lines), self._level))
-
-
-class _Links:
-    """Links in <nav epub:type="toc">, or in the first <nav> if there is none."""
-
-    def __init__(self):
-        self._navs: dict[int, list[tuple[int, str, str]]] = {}
-        self._chosen, self._open, self._depth = 0, 0, 0
-        self._href: str | None = None
-        self._label: list[str] = []
-
-    def read(self, text: str) -> None:
-        for one in read_markup(text):
-            if isinstance(one, str):
-                self._say(one)
-                continue
-            if one.starts:
-                self._start(one.name, one.attributes)
-            if one.ends:
-                self._end(one.name)
-
-    @property
-    def links(self) -> list[tuple[int, str, str]]:
-        return self._navs.get(self._chosen or 1, [])
-
-    def _start(self, tag: str, attributes: Mapping[str, str]):
-        if tag == "nav":
-            self._open, self._depth = len(self._navs) + 1, 0
-            self._navs[self._open] = []
-            if {"toc", "doc-toc"} & {*kinds_of(dict(attributes))}:
-                self._chosen = self._open
-        elif self._open and tag in ("ol", "ul"):
-            self._depth += 1
-        elif self._open and tag == "a":
-            self._href, self._label = attributes.get("href"), []
-
-    def _end(self, tag: str):
-        if tag == "nav":
-            self._open = 0
-        elif self._open and tag in ("ol", "ul"):
-            self._depth -= 1
-        elif self._open and tag == "a" and self._href:
-            self._navs[self._open].append((self._depth, self._href, " ".join("".join(self._label).split())))
-            self._href = None
-
-    def _say(self, text: str):
-        if self._href:
-            self._label.append(text)

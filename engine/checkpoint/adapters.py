@@ -165,8 +165,6 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tupl
 
 
 class _Opened:
-    """An adapter's file and settings."""
-
     def __init__(self, path: Path, strength: float):
         self.path, self.strength = path, strength
         self.warnings: list[str] = []

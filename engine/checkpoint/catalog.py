@@ -18,8 +18,6 @@ class Repo:
 
 @dataclass(frozen=True)
 class Download:
-    """One entry of the download list."""
-
     folder: str  # created under the folder that the user chose
     family: str
     talker: Repo

@@ -22,8 +22,6 @@ FEW = 3  # problems listed in a message
 
 @dataclass(frozen=True)
 class FoundCodec:
-    """A codec with its folder and layout."""
-
     weights: CodecWeights
     folder: Path
     layout: str  # "bundled", "transformers" or "older"
@@ -31,7 +29,6 @@ class FoundCodec:
 
 
 def first_problems(problems: list[str]) -> str:
-    """Return the first problems and the number of the others."""
     more = f" And {len(problems) - FEW} more." if len(problems) > FEW else ""
     return " ".join(problems[:FEW]) + more
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import HiggsError, shown
@@ -43,8 +43,6 @@ _BETWEEN = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Talker settings from config.json."""
-
     model: ModelConfig
     tied: bool  # the head is tied to the code embedding
     notes: tuple[str, ...] = ()
@@ -133,13 +131,7 @@ def _rope(published: RopeConfig, sections: tuple[dict, ...], path: Path) -> Rope
     if kind == "default":
         return RopeConfig(theta)
     if kind is None:
-        return RopeConfig(
-            theta,
-            published.factor,
-            published.low_freq_factor,
-            published.high_freq_factor,
-            published.original_context,
-        )
+        return replace(published, theta=theta)
     if kind != "llama3":
         raise HiggsError(f"{path}: rope type {shown(kind)} is not supported. Use the published config.json.")
     low, high = (_number(spec, f"{end}_freq_factor", path) for end in ("low", "high"))

@@ -220,7 +220,6 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
 
 
 def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str) -> Format:
-    """Return the storage format of a talker tensor on the device."""
     return FORMATS[weights] if weights and is_layer_matrix(name, shape) else format_of(dtype)
 
 

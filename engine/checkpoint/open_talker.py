@@ -53,7 +53,6 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
 
 
 def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
-    """Return the message for tensors that are not a talker's."""
     remedy = "Choose the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
         return f"{folder} contains the audio codec, not the model. {remedy}"
@@ -120,5 +119,4 @@ def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[
 
 
 def matrices(plan: TensorPlan) -> list[str]:
-    """Return the names of the tensors that may be quantised."""
     return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]

@@ -31,8 +31,6 @@ _HARMLESS = {"format", "full_precision_matrix_mult"}  # a layer's settings that 
 
 @dataclass(frozen=True)
 class Packed:
-    """A quantised tensor."""
-
     file: TensorFile  # holds the tensor as stored
     name: str
     shape: tuple[int, ...]  # dequantised

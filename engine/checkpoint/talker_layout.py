@@ -104,19 +104,15 @@ class Source:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """Sources of every tensor of the talker."""
-
     parts: dict[str, tuple[Source, ...]]  # canonical name -> sources, joined on dimension 0
     unexpected: tuple[str, ...]  # unknown names in the files
     tied: bool  # the head is tied to the code embedding
     prefix: str  # prefix of the layers' tensors in the files
 
     def stored(self) -> list[str]:
-        """Return all names in the files that are read."""
         return [name for sources in self.parts.values() for source in sources for name in source.stored]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the canonical tensor `name`."""
         sources = self.parts[name]
         return (sum(source.shape[0] for source in sources), *sources[0].shape[1:])
 
@@ -152,7 +148,6 @@ def beginnings(names: Iterable[str]) -> str:
 
 
 def family_of_layout(layout: str) -> Family:
-    """Return the family of a layout."""
     return FAMILIES[layout.partition("-")[0]]
 
 

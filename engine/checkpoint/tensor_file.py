@@ -14,7 +14,7 @@ import torch
 
 from ..core.errors import HiggsError
 from ..files.json_file import read_json
-from ..files.whole_file import replace
+from ..files.whole_file import replacing
 from .places import DTYPES, HALF, Place, is_name, places_in_pickle, places_in_safetensors
 
 INDEX = "model.safetensors.index.json"
@@ -72,14 +72,12 @@ class Entry:
 
 def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
     """Write a safetensors file with one tensor in memory at a time. It is renamed into place when complete."""
-    unfinished = path.with_name(path.name + ".part")
-    with unfinished.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         file.write(header_of({name: (entry.dtype, entry.shape) for name, entry in entries.items()})[0])
         for name, entry in entries.items():
             tensor = entry.make()
             assert tensor.dtype == entry.dtype and tuple(tensor.shape) == entry.shape, name
             file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)  # tofile hides a full disk
-    replace(unfinished, path)
 
 
 def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[bytes, int]:

@@ -84,15 +84,12 @@ class AcousticEncoder(nn.Module):
     def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
         super().__init__()
         self.conv1 = nn.Conv1d(1, width, 7, padding=3)
-        self.block = nn.ModuleList(EncoderBlock(width << i, stride) for i, stride in enumerate(ratios))
+        self.block = nn.Sequential(*(EncoderBlock(width << i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width << len(ratios))
         self.conv2 = nn.Conv1d(width << len(ratios), hidden, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.conv1(x)
-        for block in self.block:
-            x = block(x)
-        return self.conv2(self.snake1(x))
+        return self.conv2(self.snake1(self.block(self.conv1(x))))
 
 
 class AcousticDecoder(nn.Module):
@@ -101,12 +98,9 @@ class AcousticDecoder(nn.Module):
     def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
         super().__init__()
         self.conv1 = nn.Conv1d(hidden, width, 7, padding=3)
-        self.block = nn.ModuleList(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios))
+        self.block = nn.Sequential(*(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width >> len(ratios))
         self.conv2 = nn.Conv1d(width >> len(ratios), 1, 7, padding=3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.conv1(x)
-        for block in self.block:
-            x = block(x)
-        return self.conv2(self.snake1(x))
+        return self.conv2(self.snake1(self.block(self.conv1(x))))

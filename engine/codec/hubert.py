@@ -37,12 +37,10 @@ class FeatureExtractor(nn.Module):
     def __init__(self, config: CodecConfig):
         super().__init__()
         widths = zip((1, *config.conv_dims), config.conv_dims, config.conv_kernels, STRIDES, strict=False)
-        self.conv_layers = nn.ModuleList(FeatureConv(*sizes, is_first=i == 0) for i, sizes in enumerate(widths))
+        self.conv_layers = nn.Sequential(*(FeatureConv(*sizes, is_first=i == 0) for i, sizes in enumerate(widths)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.conv_layers:
-            x = layer(x)
-        return x
+        return self.conv_layers(x)
 
 
 class FeatureProjection(nn.Module):

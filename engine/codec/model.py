@@ -161,7 +161,6 @@ def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
 
 
 def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:
-    """Build the encoder from loaded tensors, like `build_decoder`."""
     return _place(_empty(CodecEncoder, config), tensors)
 
 

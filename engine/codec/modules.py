@@ -47,13 +47,11 @@ class SemanticBlock(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.res_units = nn.ModuleList(SemanticUnit(width) for _ in range(SEMANTIC_UNITS))
+        self.res_units = nn.Sequential(*(SemanticUnit(width) for _ in range(SEMANTIC_UNITS)))
         self.conv = nn.Conv1d(width, width, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        for unit in self.res_units:
-            x = unit(x)
-        return self.conv(x)
+        return self.conv(self.res_units(x))
 
 
 class SemanticEncoder(nn.Module):
@@ -63,13 +61,10 @@ class SemanticEncoder(nn.Module):
         super().__init__()
         width = config.semantic_hidden
         self.conv = nn.Conv1d(width, width, 3, padding=1, bias=False)
-        self.conv_blocks = nn.ModuleList(SemanticBlock(width) for _ in range(SEMANTIC_BLOCKS))
+        self.conv_blocks = nn.Sequential(*(SemanticBlock(width) for _ in range(SEMANTIC_BLOCKS)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        x = self.conv(x)
-        for block in self.conv_blocks:
-            x = block(x)
-        return x
+        return self.conv_blocks(self.conv(x))
 
 
 class Codebook(nn.Module):

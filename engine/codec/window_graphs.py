@@ -41,7 +41,6 @@ class WindowGraphs:
         self.note = ""
 
     def new(self) -> WindowGraphs:
-        """Return one without graphs, for the same decoder."""
         return WindowGraphs(self._decoder, self._pool, self._captures)
 
     def decode(self, clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:

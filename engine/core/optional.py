@@ -65,7 +65,6 @@ def _torchaudio_misfit() -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of the root cause's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")

@@ -124,7 +124,6 @@ class CudaKernel:
             raise
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return the scratch buffers."""
         return list(self.scratch.values())
 
     def close(self) -> None:

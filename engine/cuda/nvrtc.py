@@ -78,7 +78,8 @@ def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> byt
 
     Raises KernelUnavailable with the compiler's log if compilation fails.
     """
-    key = cubin_cache.key_of(source, capability, *options, _compiler())
+    compiler = "NVRTC {}.{} torch {}".format(*compiler_version(), torch.__version__)
+    key = cubin_cache.key_of(source, capability, *options, compiler)
     cubin = cubin_cache.load(key)
     if cubin is None:
         cubin = _compile(source, capability, options)
@@ -91,11 +92,6 @@ def compiler_version() -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return major.value, minor.value
-
-
-def _compiler() -> str:
-    """Return the compiler's identity: its version and torch's."""
-    return "NVRTC {}.{} torch {}".format(*compiler_version(), torch.__version__)
 
 
 def _compile(source: str, capability: str, options: tuple[str, ...]) -> bytes:

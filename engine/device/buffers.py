@@ -52,5 +52,4 @@ class Buffers:
         return torch.arange(self.sizes[size], dtype=torch.int64).to(self.device)
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors."""
         return [value for value in vars(self).values() if isinstance(value, torch.Tensor)]

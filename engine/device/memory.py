@@ -84,7 +84,10 @@ class PrivatePool:
             return
         with torch.cuda.device(self.device):
             self._stream = self._side = None
-            _release_workspaces(self)
+            with _lock:
+                _holders.discard(id(self))
+                if not _holders:
+                    clear_cublas_workspaces()
             _delete_closed()
             torch.cuda.empty_cache()
 
@@ -225,10 +228,3 @@ def _delete_closed():
 # cuBLAS workspaces belong to the process: torch keeps one per stream and clears all or none. A captured graph contains
 # its workspace's address, so they may be cleared only when no engine has a graph left.
 _holders: set[int] = set()
-
-
-def _release_workspaces(pool: PrivatePool):
-    with _lock:
-        _holders.discard(id(pool))
-        if not _holders:
-            clear_cublas_workspaces()

@@ -29,7 +29,6 @@ def fit_counts(speech: CueSpeech) -> dict[str, float]:
 
 
 def cue_summary(speech: CueSpeech) -> str:
-    """Summarise all cues in one sentence."""
     counts = fit_counts(speech)
     labels = {
         "faster": "spoken faster",

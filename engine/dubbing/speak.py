@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,12 +62,10 @@ class CueSpeech:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Return when each word is heard, in order."""
         return tuple(sorted(itertools.chain(*self.timed), key=lambda word: word.start))
 
     @property
     def outcome(self) -> str:
-        """How the speech came out, for users."""
         return outcome(len(self.doubts), self.unchecked, sum(part.chunks for part in self.parts))
 
     @property
@@ -94,13 +92,11 @@ def speak_cues(
     voices: Mapping[str, Voice] = MappingProxyType({}),
     params: SamplingParams | None = None,
     fit: CueParams | None = None,
-    scene: str | None = None,
     listener: Listener | None = None,
-    reuse: bool = True,
-    even: bool = True,
     words: bool = False,
+    **options: Any,
 ) -> CueSpeech:
-    """Speak cues in order of their starts, each on time. Other arguments: see `Engine.speak_turns`.
+    """Speak cues in order of their starts, each on time. Other arguments and options: see `Engine.speak_turns`.
 
     words: find when each word is heard, too.
 
@@ -108,8 +104,7 @@ def speak_cues(
     anything, if no cue has a word or a cue is beyond MOST_FILM_SECONDS.
     """
     params = replace(params or SamplingParams(), turn_gap=0.0)
-    run = _CueRun(engine, voices, params, fit or CueParams(), listener, words)
-    return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
+    return _CueRun(engine, voices, params, fit or CueParams(), listener, words, options).all(cues)
 
 
 class _CueSound(NamedTuple):
@@ -121,8 +116,6 @@ class _CueSound(NamedTuple):
 
 
 class _CueRun:
-    """State of one call: the speech so far, and its voices."""
-
     def __init__(
         self,
         engine: SpeechAPI,
@@ -131,14 +124,16 @@ class _CueRun:
         fit: CueParams,
         listener: Listener | None,
         words: bool,
+        options: Mapping[str, Any],
     ):
+        self._options = options
         self._engine, self._voices, self._params, self._fit = engine, dict(voices), params, fit
         self._wants_words = words
         self._on_frame, self._done, self._ahead = listener and listener.on_frame, 0, 0
         self._parts: list[SpeechResult] = []
         self._unchecked = 0
 
-    def all(self, cues: Sequence[CueTurns], options: Mapping) -> CueSpeech:
+    def all(self, cues: Sequence[CueTurns]) -> CueSpeech:
         with_words = [cue for cue in cues if cue.turns]
         if not with_words:
             raise HiggsError("no cue contains anything to speak. Enter subtitles with words.")
@@ -155,9 +150,7 @@ class _CueRun:
             group = with_words[first : first + _GROUP]
             self._ahead -= sum(map(_frames, group))
             slots = [timeline.slot(first + at) for at in range(len(group))]
-            for cue, slot, (sound, at_first, pace) in zip(
-                group, slots, self._group(group, slots, options), strict=True
-            ):
+            for cue, slot, (sound, at_first, pace) in zip(group, slots, self._group(group, slots), strict=True):
                 wav = sound.wav
                 place = timeline.place(len(wav) / SAMPLE_RATE)
                 if not len(wav):  # pronunciations, or a model without tags, left no word
@@ -186,13 +179,9 @@ class _CueRun:
                 return [f"Speech that is too long for its cue was not stretched: {error}"]
         return []
 
-    def _group(
-        self, cues: Sequence[CueTurns], slots: Sequence[float], options: Mapping
-    ) -> list[tuple[_CueSound, float, str]]:
+    def _group(self, cues: Sequence[CueTurns], slots: Sequence[float]) -> list[tuple[_CueSound, float, str]]:
         """Return, for each cue, its speech, its first length, and the speed tag that shortened it."""
-        spoken = [
-            (sound, len(sound.wav) / SAMPLE_RATE, "") for sound in self._say([cue.turns for cue in cues], options)
-        ]
+        spoken = [(sound, len(sound.wav) / SAMPLE_RATE, "") for sound in self._say([cue.turns for cue in cues])]
         again = {}
         if self._fit.faster:
             for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, spoken, strict=True)):
@@ -200,13 +189,12 @@ class _CueRun:
                 if seconds > _NOTHING * slot and self._engine.planner.knows_tag(_tag(pace)) and not _has_pace(cue):
                     again[at] = pace
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
-        for (at, pace), sound in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
+        for (at, pace), sound in zip(again.items(), self._say(faster) if faster else [], strict=True):
             if len(sound.wav) < len(spoken[at][0].wav):
                 spoken[at] = sound, spoken[at][1], pace
         return spoken
 
-    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[_CueSound]:
-        """Return the speech of each cue's turns."""
+    def _say(self, cues: Sequence[Sequence[Turn]]) -> list[_CueSound]:
         before, ahead = self._done, self._ahead
 
         def tick(done: int, expected: int) -> None:
@@ -214,7 +202,7 @@ class _CueRun:
                 self._on_frame(before + done, before + expected + ahead)
 
         turns = [turn for cue in cues for turn in cue]
-        speech = self._engine.speak_turns(turns, self._voices, self._params, listener=Listener(tick), **options)
+        speech = self._engine.speak_turns(turns, self._voices, self._params, listener=Listener(tick), **self._options)
         self._done += speech.frames
         self._voices |= speech.voices  # speakers keep the voices they got
         timed = words_by_turn(speech, self._engine.words(speech)) if self._wants_words else [[]] * len(turns)

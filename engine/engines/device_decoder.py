@@ -45,7 +45,7 @@ class DeviceDecoder:
     def __init__(
         self, loaded: LoadedModel, encode: Encode, require_open: Callable[[], None], make_check: MakeCheck | None
     ):
-        self.loaded, self._encode, self._require_open, self._make_check = loaded, encode, require_open, make_check
+        self.loaded, self.encode, self.require_open, self.make_check = loaded, encode, require_open, make_check
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[DeviceSession]:
@@ -57,27 +57,14 @@ class DeviceDecoder:
                 runner = stack.enter_context(self.loaded.runner_for(stage.rows, stage.slots, stage.alone))
                 if stage.shared and runner.state.batch == 1 and runner.state.device.type == "cuda":
                     raise TooSmall("has no room for two chunks at a time")
-            session = DeviceSession(
-                self.loaded, runner, stage, peak, self._encode, self._require_open, self._make_check
-            )
+            session = DeviceSession(self, runner, stage, peak)
             stack.callback(session.close)
             yield session
 
 
 class DeviceSession:
-    """A `Session` on one device."""
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        runner: ModelRunner | None,
-        stage: Stage,
-        peak: Peak,
-        encode: Encode,
-        require_open: Callable[[], None],
-        make_check: MakeCheck | None,
-    ):
-        self._encode, self._require_open, self._make_check, self._peak = encode, require_open, make_check, peak
+    def __init__(self, decoder: DeviceDecoder, runner: ModelRunner | None, stage: Stage, peak: Peak):
+        self._decoder, self._peak, loaded = decoder, peak, decoder.loaded
         self._checks: dict[Sequence, ChunkCheck | WhisperCheck] = {}  # of incomplete sequences
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows = loaded.windows()
@@ -112,8 +99,8 @@ class DeviceSession:
 
     def submit(self, *sequences: Sequence) -> None:
         for sequence in sequences:
-            if sequence.checked and self._make_check is not None:
-                self._checks[sequence] = self._make_check(sequence)
+            if sequence.checked and self._decoder.make_check is not None:
+                self._checks[sequence] = self._decoder.make_check(sequence)
             if sequence.finished:
                 self._sounds[sequence] = self._waveform.sound()
                 self._spoken.append(sequence)
@@ -136,7 +123,7 @@ class DeviceSession:
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
         made: Future[Voice] = Future()
-        run_into(made, lambda: self._encode(*clip))
+        run_into(made, lambda: self._decoder.encode(*clip))
         return made
 
     def wake(self) -> None:
@@ -156,12 +143,12 @@ class DeviceSession:
                 del outputs  # while this waits to go on, sequences may be dropped
                 # The device has the next step meanwhile.
                 self._waveform.poll(wait=bool(self._waveform.awaited))
-                self._require_open()
-                yield self._heard()
+                self._decoder.require_open()
+                yield self._outputs()
                 yield from self._speak_codes()
             self._waveform.finish()
-            self._require_open()
-            yield self._heard()
+            self._decoder.require_open()
+            yield self._outputs()
         self._steps = None
 
     def _speak_codes(self) -> Iterator[list[Heard]]:
@@ -171,8 +158,8 @@ class DeviceSession:
             sound = self._sounds[sequence]
             for _ in sound.push(torch.cat(sequence.codes)):
                 self._waveform.poll()
-                self._require_open()
-                yield self._heard()
+                self._decoder.require_open()
+                yield self._outputs()
             sound.finish()
             self._moved.add(sequence)
 
@@ -188,7 +175,7 @@ class DeviceSession:
                     self._checks[sequence].listen(*place, sequence.num_frames)
             for _ in sound.push(frames):
                 if self._waveform.together == 1:
-                    yield self._heard()
+                    yield self._outputs()
             if sequence.listened and sequence.codes and sequence in self._checks:
                 frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
                 self._cleared[sequence] = frames * FRAME_SAMPLES
@@ -196,15 +183,13 @@ class DeviceSession:
                 sound.finish()
 
     def _judge(self, sequence: Sequence) -> None:
-        """Check a complete sequence."""
         check = self._checks.pop(sequence, None)
         if check is not None and sequence.codes:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):  # costs only the verdict
                 sequence.verdict = check.verdict(torch.cat(sequence.codes), sequence.ended)
 
-    def _heard(self) -> list[Heard]:
-        """Return the new output of each sequence."""
-        moved, given, heard = self._moved, self._waveform.given, []
+    def _outputs(self) -> list[Heard]:
+        moved, given, outputs = self._moved, self._waveform.given, []
         if not (moved or given):
             return []
         for sequence in [one for one, sound in self._sounds.items() if sound in given or one in moved]:
@@ -220,10 +205,10 @@ class DeviceSession:
                 del self._sounds[sequence]
                 self._judge(sequence)
             cleared = self._cleared.pop(sequence, None) if is_last else self._cleared.get(sequence)
-            heard.append(Heard(sequence, wav, is_last, cleared=cleared))
+            outputs.append(Heard(sequence, wav, is_last, cleared=cleared))
         moved.clear()
         given.clear()
-        return heard
+        return outputs
 
     def close(self) -> None:
         """Drop references to device memory, because an exception may keep this object alive."""

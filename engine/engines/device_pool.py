@@ -130,8 +130,6 @@ class _InTurn:
 
 
 class DevicePoolSession(PoolSession):
-    """A `Session` on several devices."""
-
     def __init__(self, engines: Sequence[Engine], stage: Stage):
         seats = min(len(engines), max(1, stage.rows))
         self._engines = {Member(engine.label, engine.kind): engine for engine in engines}
@@ -143,7 +141,6 @@ class DevicePoolSession(PoolSession):
 
     @property
     def left(self) -> list[Engine]:
-        """Engines still in use."""
         return [self._engines[member] for member in self._pool.left]
 
     @property
@@ -191,7 +188,6 @@ class DevicePoolSession(PoolSession):
         return None
 
     def _work(self, member: Member, turns: _InTurn, number: int):
-        """Decode on one device, in its thread."""
         engine = self._engines[member]
         try:
             with torch.inference_mode(), contextlib.ExitStack() as stack:
@@ -213,8 +209,8 @@ class DevicePoolSession(PoolSession):
     def _decode(self, member: Member, engine: Engine, session: DeviceSession):
         while not self._closed:
             self._feed(member, engine, session)
-            for heard in session:
-                for one in heard:
+            for outputs in session:
+                for one in outputs:
                     if isinstance(one.error, torch.cuda.OutOfMemoryError):
                         raise one.error
                     self._tell(self._pool.hear, member, one)
@@ -249,5 +245,5 @@ class DevicePoolSession(PoolSession):
 
 def described(parts: Iterable[tuple[str, str]]) -> str:
     """Describe the devices of (kind, how) pairs, grouping equal ones."""
-    found = Counter((kind, how) for kind, how in parts if how)
-    return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in found.items())
+    counts = Counter((kind, how) for kind, how in parts if how)
+    return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in counts.items())

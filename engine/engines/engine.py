@@ -229,7 +229,6 @@ class Engine(SpeechAPI):
         return aligned_heads(self._heads or ())
 
     def _read_heads(self) -> None:
-        """Take the heads that the card or an earlier call names."""
         if self._heads is None:
             self._heads = checked(self.planner.card.word_heads, self.checkpoint.config)
         if self._heads is None:

@@ -233,7 +233,6 @@ class LoadedModel:
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
     def _free_bytes(self) -> int:
-        """Return the free bytes of the GPU, within the configured limit."""
         free, limit = free_bytes(self.pool.device), self._config.memory
         return min(free, int(limit * 1e9) - self.held_bytes) if limit else free
 

@@ -16,6 +16,7 @@ from ..prompt.card import ModelCard, read_card
 from ..prompt.script import Turn
 from ..prompt.sequences import Prompts
 from ..prompt.spell_out import spell_out
+from ..prompt.tags import TAGS
 from ..speech.kept_codes import KeptCodes
 from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
@@ -52,14 +53,13 @@ class Planner(ABC):
         """Raise HiggsError if a speaker's voice is of another model."""
 
     def notes(self) -> tuple[str, ...]:
-        """Return warnings about the model itself."""
         return ()
 
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+    def request(self, given: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
         """Check the voices and make the request. Raises HiggsError if a voice is of another codec."""
-        for name, voice in what.voices.items():
+        for name, voice in given.voices.items():
             self.check_voice(name, voice)
-        return SpeechRequest(self.prompts, (self.context, self.codebooks), what, listener, dialogue)
+        return SpeechRequest(self.prompts, (self.context, self.codebooks), given, listener, dialogue)
 
     def chunk(
         self, text: str, voice: Voice | None, scene: str | None, params: SamplingParams, index: int, budget: int
@@ -85,6 +85,11 @@ class Planner(ABC):
         # Of the whole text, not per chunk: one warning per call, and language detection needs length.
         of_text = self.card.warnings("\n".join(turn.text for turn in turns))
         return replace(speech, warnings=tuple(dict.fromkeys([*speech.warnings, *self.notes(), *of_text])))
+
+    def followed_card(self) -> ModelCard:
+        """Return the card with the tags that the model follows, or None as `tags` if it follows all."""
+        known = tuple(filter(self.knows_tag, TAGS))
+        return replace(self.card, tags=None if len(known) == len(TAGS) else known)
 
     def read_as(self, text: str) -> str:
         """Return what the model says for a text, as far as its card spells it out; else the text as it is.

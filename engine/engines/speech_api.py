@@ -75,7 +75,7 @@ class SpeechAPI(ABC):
         exist. Raises HiggsError if the text is empty, a prompt does not fit the context, the voice is of another
         codec, or the engine is closed meanwhile.
         """
-        what = SpeechInput(
+        given = SpeechInput(
             (Turn("", text),),
             {} if voice is None else {"": voice},
             params or SamplingParams(),
@@ -84,7 +84,7 @@ class SpeechAPI(ABC):
             bool(retakes),
             retakes,
         )
-        return self._speak(what, listener, None, True)
+        return self._speak(given, listener, None, True)
 
     def speak_turns(
         self,
@@ -111,8 +111,8 @@ class SpeechAPI(ABC):
             HiggsError: as `speak` does, and if no turn has words.
         """
         kept = None if isinstance(reuse, bool) else reuse
-        what = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
-        return self._speak(what, listener, DialogueOptions(even), reuse is True)
+        given = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
+        return self._speak(given, listener, DialogueOptions(even), reuse is True)
 
     def heads(self) -> tuple[Head, ...]:
         """Return the attention heads that `words` uses. Empty if there are none."""
@@ -128,16 +128,16 @@ class SpeechAPI(ABC):
 
     @torch.inference_mode()
     def _speak(
-        self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None, is_cached: bool
+        self, given: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None, is_cached: bool
     ) -> SpeechResult:
         """Speak. is_cached: with the planner's own cache of codes."""
         listener = listener or Listener()
         with self.decoding(lambda: listener.on_frame and listener.on_frame(0, 1)) as decoder:
             planner = self.planner  # servers are found by now
-            what = replace(what, kept=planner.kept) if is_cached else what
-            with planner.request(what, listener, dialogue) as request:
+            given = replace(given, kept=planner.kept) if is_cached else given
+            with planner.request(given, listener, dialogue) as request:
                 speech = speak(request, decoder)
-        return planner.with_warnings(speech, what.turns)
+        return planner.with_warnings(speech, given.turns)
 
     @abstractmethod
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:

@@ -50,7 +50,7 @@ _INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 
 def guessed(data: bytes) -> tuple[str, str]:
     """Return (text, name of its encoding for users)."""
-    found = []
+    readings = []
     for codec, name, scripts in _CANDIDATES:
         try:
             text = data.decode(codec)
@@ -58,8 +58,8 @@ def guessed(data: bytes) -> tuple[str, str]:
             if error.start < len(data) - 4 or codec.startswith("utf"):
                 continue
             text = data[: error.start].decode(codec) + "\ufffd"  # cut in its last letter
-        found.append((_score(text, scripts), text, name))
-    _, text, name = max(found, key=lambda one: one[0])  # the first of equals
+        readings.append((_score(text, scripts), text, name))
+    _, text, name = max(readings, key=lambda one: one[0])  # the first of equals
     return text, name
 
 

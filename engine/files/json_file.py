@@ -57,16 +57,16 @@ def read_json(path: Path) -> dict:
     return parse_object(path, read_text(path))
 
 
-def number(value: object, what: str, low: float, high: float) -> float:
-    """Check a number from a file. Raises HiggsError, naming `what`, if it is not a number in low..high."""
+def number(value: object, name: str, low: float, high: float) -> float:
+    """Check a number from a file. Raises HiggsError, naming `name`, if it is not a number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise HiggsError(f"{what} is {shown(value)}, not a number from {low:g} to {high:g}. Download the file again.")
+        raise HiggsError(f"{name} is {shown(value)}, not a number from {low:g} to {high:g}. Download the file again.")
     return float(value)
 
 
-def whole(value: object, what: str, low: int, high: int) -> int:
+def whole(value: object, name: str, low: int, high: int) -> int:
     """Check an integer like `number`. Accepts 8.0."""
-    found = number(value, what, low, high)
-    if not found.is_integer():
-        raise HiggsError(f"{what} is {shown(value)}, not a whole number. Download the file again.")
-    return int(found)
+    exact = number(value, name, low, high)
+    if not exact.is_integer():
+        raise HiggsError(f"{name} is {shown(value)}, not a whole number. Download the file again.")
+    return int(exact)

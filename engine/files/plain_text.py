@@ -55,17 +55,17 @@ def decode_text(data: bytes, name: str, declared: str = "") -> tuple[str, tuple[
     text, codec = wide(data)
     if not codec:
         text, codec = _narrow(data, declared)
-    told = []
+    notes = []
     if codec and not codec.startswith("utf"):
         part = shown(_part(text, _BEYOND))
-        told.append(f"{name} is not UTF-8 and was read as {codec}: {part}. If letters are wrong, save it as UTF-8.")
+        notes.append(f"{name} is not UTF-8 and was read as {codec}: {part}. If letters are wrong, save it as UTF-8.")
     if count := text.count("\ufffd"):
         letters = "1 letter" if count == 1 else f"{count:,} letters"
-        told.append(f"{name} has {letters} that cannot be read: {shown(_part(text, _LOST))}. Save it again as UTF-8.")
+        notes.append(f"{name} has {letters} that cannot be read: {shown(_part(text, _LOST))}. Save it again as UTF-8.")
     if _TWICE.search(text):
         part = shown(_part(text, _TWICE))
-        told.append(f"{name} was saved as UTF-8 twice: {part}. Save it again from the original.")
-    return text, tuple(told)
+        notes.append(f"{name} was saved as UTF-8 twice: {part}. Save it again from the original.")
+    return text, tuple(notes)
 
 
 def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple[str, ...]]:
@@ -76,12 +76,12 @@ def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple
     data = read_whole(path, most)
     if kind := next((kind for mark, kind in _OTHERS if data.startswith(mark)), ""):
         raise OSError(errno.EINVAL, f"it is {kind}, not plain text")
-    text, told = decode_text(data, path.name)
+    text, notes = decode_text(data, path.name)
     if _is_binary(text):
         raise OSError(errno.EINVAL, "it is not text")
-    for warning in told:
+    for warning in notes:
         tell(warning)
-    return text.replace("\r\n", "\n"), told
+    return text.replace("\r\n", "\n"), notes
 
 
 @functools.lru_cache(256)
@@ -95,7 +95,6 @@ def _is_binary(text: str) -> bool:
 
 
 def _part(text: str, pattern: re.Pattern) -> str:
-    """Return the words around the first match."""
     match = pattern.search(text)
     start = match.start() if match else 0
     begin = max(text.rfind("\n", 0, start) + 1, start - _SHOWN // 2)

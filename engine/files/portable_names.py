@@ -31,7 +31,6 @@ def composed(name: str) -> str:
 
 
 def _is_portable(part: str) -> bool:
-    """True if every system accepts `part` as the name of a file or folder."""
     if part.strip(" .") != part or not 0 < len(part.encode(errors="replace")) <= MAX_NAME_BYTES:
         return False
     if part.split(".")[0].rstrip().upper() in RESERVED:

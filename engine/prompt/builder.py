@@ -9,8 +9,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an open audio 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -25,8 +24,8 @@ from .card import ModelCard
 from .chunking import estimate_frames
 from .lengths import bounds_of
 from .said import SaidText
-from .spell_out import spell_out
-from .tags import after_first_word, find_markup, stage_directions
+from .sequences import Prompts
+from .tags import after_first_word
 from .tokenizer import REF_TEXT, Vocabulary
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -52,38 +51,27 @@ CHAT_TOKENS = (
 SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
 
 
-class PromptBuilder:
+class PromptBuilder(Prompts):
     """Builds prompts for one checkpoint. Raises HiggsError if its tokenizer.json is unsuitable.
 
     card: what the checkpoint has learned.
     """
 
     def __init__(self, tokenizer_path: str | Path, config: ModelConfig, card: ModelCard = ModelCard()):  # noqa: B008
-        self.config, self._learned, self.chunk_seconds = config, card.tags, card.chunk_seconds
-        self._table = card.spell_out
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
+        super().__init__(vocabulary.guard, card.spell_out, card.chunk_seconds)
+        self.config, self._learned = config, card.tags
         self._family = vocabulary.family
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes about optional tokens that the tokenizer lacks, for users."""
         return tuple(self._vocabulary.lacks())
 
     def knows(self, tag: str) -> bool:
-        """True if the tokenizer has a control tag."""
-        return self._vocabulary.guard.is_tag(tag)
+        return self._guard.is_tag(tag)
 
     def follows(self, tag: str) -> bool:
-        """True if the checkpoint has learned a control tag."""
         return self.knows(tag) and (self._learned is None or tag in self._learned)
-
-    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
-        return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
-
-    def spell_out(self, text: str) -> SaidText:
-        """Return a text with what the checkpoint says of it."""
-        return spell_out(text, self._table)
 
     def build(
         self,
@@ -116,7 +104,6 @@ class PromptBuilder:
         return sequence
 
     def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
-        """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does."""
         writer = _Writer(self._vocabulary)
         content = self._read(writer, text, None).text
         self._write(writer, "a", voice, scene, ())
@@ -136,22 +123,8 @@ class PromptBuilder:
 
     def _read(self, writer: _Writer, text: str, voice: object | None) -> SaidText:
         """Return the text that the talker reads in a voice."""
-        content = self._content(writer, text)
+        content = self._content(text, writer.warn)
         return self.spell_out(content if voice is None or self._family.is_chat else after_first_word(content))
-
-    def _content(self, writer: _Writer, text: str) -> str:
-        """Return the part of `text` that is spoken."""
-        content = writer.clean(text)
-        for warning in () if self._family.is_chat else stage_directions(content, self.follows):
-            writer.warn(warning)
-        for *_, warning in itertools.islice(find_markup(content), 1):
-            writer.warn(warning)
-        if not self._vocabulary.guard.speakable(content):
-            if self._vocabulary.guard.has_text(content):
-                raise HiggsError("There is nothing to speak: the text has no letters or digits.")
-            empty = "empty without its tags" if text.strip() else "empty"
-            raise HiggsError(f"There is nothing to speak: the text is {empty}. Enter some text.")
-        return content
 
     def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         write = self._write_chat if self._family.is_chat else self._write_flat

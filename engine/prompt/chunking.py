@@ -254,7 +254,7 @@ class Cutter:
         """Return, for each chunk, its paragraph's earlier delivery tags that it does not override."""
         inherited, active, waiting = [], {}, list(reversed(starts))
         for sentence, following in pairwise(self.sentences):
-            if self._opens_paragraph(sentence):
+            if self._text.count("\n", self._gap_starts[sentence], sentence) > 1:  # opens a paragraph
                 active = {}
             own = leading_tags(self._text, sentence)
             if waiting and waiting[-1] == sentence:
@@ -265,9 +265,6 @@ class Cutter:
                 waiting.pop()
                 inherited.append("".join(active.values()))
         return inherited
-
-    def _opens_paragraph(self, position: int) -> bool:
-        return self._text.count("\n", self._gap_starts[position], position) > 1
 
     def _refine(self, start: int, end: int, level: int) -> list[tuple[int, int]]:
         if self._time[end] - self._time[start] <= self._limit or level == len(_LEVELS):

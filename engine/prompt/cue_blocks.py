@@ -19,8 +19,6 @@ _WRITE = "Write times as 00:01:02,500 --> 00:01:05,000."
 
 @dataclass
 class Block:
-    """A raw cue."""
-
     number: int  # from the file, else counted from 1
     start: float
     stop: float

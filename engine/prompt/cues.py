@@ -59,7 +59,6 @@ class CueSheet:
         return list(dict.fromkeys(turn.speaker for cue in self.cues for turn in cue.turns))
 
     def said_as(self, pronunciations: Pronunciations) -> CueSheet:
-        """Return a copy with custom pronunciations applied."""
         return replace(self, cues=tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in self.cues))
 
 

@@ -46,7 +46,6 @@ def direction_lines(lines: Sequence[str]) -> list[bool]:
 
 
 def pauses_in(line: str) -> str:
-    """Return the pause markers of a line alone."""
     return " ".join(marker[0] for marker in re.finditer(PAUSE_MARKER, line))
 
 

@@ -37,7 +37,6 @@ def ordinal(number: int) -> str:
 
 
 def digits(written: str) -> str:
-    """Return each digit as a word."""
     return " ".join(_ONES[int(digit)] for digit in written if digit.isdigit())
 
 

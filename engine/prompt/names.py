@@ -54,7 +54,6 @@ class ParsedLine(NamedTuple):
 
 @functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
-    """Return the canonical key of a speaker's name."""
     key = " ".join(name.replace("_", " ").split()).casefold()
     numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
     return numbered[1] if numbered else key
@@ -166,10 +165,9 @@ def _start_of(line: str) -> Start | None:
         if match is None and (match := _DASH.match(head)):
             form, match = Form.DASH, match if _is_titled(match["name"], 3) else None
         elif match is None and not (listed or rest) and (match := _ALONE.fullmatch(head)):
-            form, match = (
-                Form.ALONE,
-                match if _is_titled(match["name"], 4) and _may_stand_alone(match["name"]) else None,
-            )
+            name = match["name"]
+            may_stand = name[0].isalpha() and name[-1].isalnum() and len(name) > 1 and not _ROMAN.fullmatch(name)
+            form, match = Form.ALONE, match if may_stand and _is_titled(name, 4) else None
     if match is None or not _is_name(match):
         return _loose_start(line)
     given = match.groupdict()
@@ -203,7 +201,3 @@ def _is_titled(name: str, most: int) -> bool:
     """True if it has at most `most` words, capitalised as in names."""
     words = name.split()
     return len(words) <= most and all(not word[0].islower() or word in _SMALL for word in words)
-
-
-def _may_stand_alone(name: str) -> bool:
-    return name[0].isalpha() and name[-1].isalnum() and len(name) > 1 and not _ROMAN.fullmatch(name)

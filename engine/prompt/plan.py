@@ -20,8 +20,6 @@ _MOST_SILENT = 4.0  # maximum total of pauses in long texts, as a multiple of th
 
 @dataclass(frozen=True)
 class Chunk:
-    """Text of one sequence."""
-
     turn: int
     speaker: str
     text: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from ..core.config import FRAME_RATE, SamplingParams
 from ..core.errors import HiggsError
@@ -16,29 +17,58 @@ from .plan import Chunk
 from .said import SaidText
 from .script import Script
 from .speakers import Speakers
+from .spell_out import spell_out
+from .tags import TextGuard, find_markup, stage_directions
 
 _LENGTH_MARGIN = 1.5  # context reserved for a chunk, as a multiple of its estimated length
 _REFERENCE_SECONDS = 10.0  # enough for a voice; more would only lengthen every other prompt
 _LEAST_SECONDS = 2.0  # minimum, however small the context; shorter chunks are not sentences
 
 
-class Prompts(Protocol):
-    """Prompt builder, such as PromptBuilder. chunk_seconds: longest chunks that the model speaks well."""
+class Prompts(ABC):
+    """Makes prompts for one model. guard: of its tokenizer. table: see `spell_out`.
 
-    chunk_seconds: float
+    chunk_seconds: longest chunks that it speaks well.
+    """
 
+    def __init__(self, guard: TextGuard, table: str, chunk_seconds: float):
+        self._guard, self._table, self.chunk_seconds = guard, table, chunk_seconds
+
+    @abstractmethod
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
-    ) -> Sequence: ...
+    ) -> Sequence:
+        """Return the sequence for `text`. Raises HiggsError if there is nothing to speak."""
 
-    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]: ...
+    @abstractmethod
+    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
+        """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does."""
 
-    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool: ...
+    @abstractmethod
+    def follows(self, tag: str) -> bool:
+        """True if the model has learned a control tag."""
 
-    def spell_out(self, text: str) -> SaidText: ...
+    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
+        """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
+        return self._guard.speakable(self._guard.clean(text, warn))
 
-    @property
-    def follows(self) -> Callable[[str], bool]: ...
+    def spell_out(self, text: str) -> SaidText:
+        """Return a text with what the model says of it."""
+        return spell_out(text, self._table)
+
+    def _content(self, text: str, warn: Callable[[str], None]) -> str:
+        """Return the part of `text` that is spoken. Raises HiggsError if there is none."""
+        content = self._guard.clean(text, warn)
+        for warning in () if self._guard.without_tags else stage_directions(content, self.follows):
+            warn(warning)
+        for *_, warning in itertools.islice(find_markup(content), 1):
+            warn(warning)
+        if not self._guard.speakable(content):
+            if self._guard.has_text(content):
+                raise HiggsError("There is nothing to speak: the text has no letters or digits.")
+            empty = "empty without its tags" if text.strip() else "empty"
+            raise HiggsError(f"There is nothing to speak: the text is {empty}. Enter some text.")
+        return content
 
 
 class SequenceBuilder:

@@ -202,7 +202,7 @@ class TextGuard:
     """
 
     def __init__(self, reserved: Iterable[str], without_tags: bool, source: str):
-        self._reserved, self._without_tags, self._source = frozenset(reserved), without_tags, source
+        self._reserved, self.without_tags, self._source = frozenset(reserved), without_tags, source
         self._tags = frozenset() if without_tags else self._reserved & _KNOWN
         # Longest first, so that the longest name matches.
         names = [re.escape(name) for name in sorted(self._reserved, key=len, reverse=True)]
@@ -268,7 +268,7 @@ class TextGuard:
         if canonical_tag(spelled) is None:
             if spelled in self._reserved:
                 return left_out(spelled)
-            return f"Unknown tag {shown_name(spelled)} was left out.{'' if self._without_tags else suggest(spelled)}"
-        if self._without_tags:
+            return f"Unknown tag {shown_name(spelled)} was left out.{'' if self.without_tags else suggest(spelled)}"
+        if self.without_tags:
             return f"{spelled} was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
         return f"{spelled} was left out: {self._source} does not have this tag."

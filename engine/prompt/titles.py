@@ -52,7 +52,6 @@ def join_titles(script: Script, follows: Callable[[str], bool]) -> Script:
 
 
 def is_title(paragraph: str) -> bool:
-    """True if a paragraph may be a title."""
     return any(map(str.isalnum, paragraph[:_MOST])) and len(paragraph) <= _MOST and not _NO_TITLE.match(paragraph)
 
 

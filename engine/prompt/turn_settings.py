@@ -18,8 +18,6 @@ _LOUDEST = 4.0  # maximum gain factor
 
 @dataclass
 class TurnSettings:
-    """Settings of one turn."""
-
     seed: int | None = None
     volume: float = 1.0
     leads: list[str] = field(default_factory=list)  # tags before the text

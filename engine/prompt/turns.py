@@ -173,8 +173,9 @@ class DialogueReader:
         doubts += self._said_as_text(1)
         if self._doubtful:
             lines = listed(list(map(shown, dict.fromkeys(self._doubtful))))
-            why = f"because {_it(self._doubtful)} not start with a name and a colon."
-            doubts.append(f"{lines} {_was(self._doubtful)} read as text, {why}")
+            do = "it does" if len(self._doubtful) == 1 else "they do"
+            was = _was(self._doubtful)
+            doubts.append(f"{lines} {was} read as text, because {do} not start with a name and a colon.")
         if self._loose:
             lines = listed(list(map(shown, dict.fromkeys(self._loose))))
             doubts.append(
@@ -306,7 +307,6 @@ def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
 
 
 def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
-    """Return paragraphs, separated by blank lines."""
     paragraphs: list[list[ParsedLine]] = [[]]
     for part in parts:
         for line in part:
@@ -331,10 +331,6 @@ def _some(names: Sequence[str]) -> list[str]:
 
 def has(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
-
-
-def _it(lines: Sequence[str]) -> str:
-    return "it does" if len(lines) == 1 else "they do"
 
 
 def _was(names: Sequence[str]) -> str:

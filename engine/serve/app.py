@@ -17,7 +17,6 @@ from aiohttp import web
 from ..core.config import SAMPLE_RATE, CallLimits
 from ..core.errors import HiggsError
 from ..engines.remote import wire
-from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
@@ -48,8 +47,7 @@ _Parsed = TypeVar("_Parsed")
 class SpeechServer:
     """Serves one speaker over HTTP.
 
-    model: its public name. knows_tag(tag): True if the model follows a control tag. card: the model's card for callers.
-    workers(): see `SpeechAPI.workers`. hosts: names by which callers without the key may call it.
+    model: its public name. hosts: names by which callers without the key may call it.
     """
 
     def __init__(
@@ -57,25 +55,26 @@ class SpeechServer:
         speaker: SpeakerThread,
         voices: VoiceFolder,
         model: str,
-        knows_tag: Callable[[str], bool],
         limits: CallLimits | None = None,
         key: str = "",
-        card: ModelCard | None = None,
-        workers: Callable[[], list[dict[str, object]]] = list,
         hosts: HostNames | None = None,
     ):
-        self._speaker, self._voices, self.model, self._knows_tag = speaker, voices, model, knows_tag
-        self._card, self._workers = card or ModelCard(), workers
+        self._speaker, self._voices, self.model, self._engine = speaker, voices, model, speaker.engines[""]
+        self._card = self._engine.planner.followed_card()
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
         self._limits, self._key, self._hosts = limits or CallLimits(), key, hosts or HostNames()
         self.connections = CallerConnections(self._limits.max_calls + SPARE)
         self.calls = 0  # not answered yet
         most = self._limits.max_characters
-        read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
-            *(self._say, self._voice_of, read, most, speaker.most_reference_frames, self._metrics.failed),
-            word_times=self._word_times,
+            self._say,
+            self._voice_of,
+            partial(read_session, most_characters=most, knows_tag=self._engine.planner.knows_tag),
+            most,
+            speaker.most_reference_frames,
+            self._metrics.failed,
+            self._word_times,
         )
         self._chunks = ChunkCalls(speaker, self._call_voices, most)
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
@@ -141,14 +140,14 @@ class SpeechServer:
         return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
-        workers = await asyncio.to_thread(self._workers)
+        workers = await asyncio.to_thread(self._engine.workers)
         is_down = self._speaker.broken is not None or (
             workers and not any(one["state"] in ("running", "starting") for one in workers)
         )
         status = "unhealthy" if is_down else "stopping" if self._stopping else "healthy"
         may_see = workers and (not self._key or self._has_key(request))  # anybody may ask for the status
-        told = {"status": status} | ({"workers": workers} if may_see else {})
-        return web.json_response(told, status=200 if status == "healthy" else 503)
+        about = {"status": status} | ({"workers": workers} if may_see else {})
+        return web.json_response(about, status=200 if status == "healthy" else 503)
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows
@@ -160,8 +159,8 @@ class SpeechServer:
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": OWNER}
         about = {name: getattr(self._card, name) for name in ("languages", "tags", "one_voice", "spell_out")}
         names = "", *self._speaker.adapters
-        own = await asyncio.to_thread(lambda: [about | {"wire": self._chunks.told(name)} for name in names])
-        listed = [model | {"id": self._called(name), "higgs_tts": told} for name, told in zip(names, own, strict=True)]
+        own = await asyncio.to_thread(lambda: [about | {"wire": self._chunks.about(name)} for name in names])
+        listed = [model | {"id": self._called(name), "higgs_tts": one} for name, one in zip(names, own, strict=True)]
         listed[1:] = [one | {"parent": self.model} for one in listed[1:]]
         return web.json_response({"object": "list", "data": listed})
 
@@ -205,24 +204,24 @@ class SpeechServer:
             headers |= {"X-Voice-Warnings": " ".join(voice.warnings)} if voice and voice.warnings else {}
             if call.stream:
                 return await self._stream(request, call, voice, headers)
-            async with self._whole(connection, call, voice, CALL.get().began) as said:
-                body = await asyncio.to_thread(encoded, said.wav, call.format)
-                headers |= {"X-Finish-Reason": finish_reason(said), "X-Check": said.outcome}
+            async with self._whole(connection, call, voice) as speech:
+                body = await asyncio.to_thread(encoded, speech.wav, call.format)
+                headers |= {"X-Finish-Reason": finish_reason(speech), "X-Check": speech.outcome}
                 headers["Content-Type"] = FORMATS[call.format]
-                headers |= word_headers(await self._word_times(call, said)) if call.word_timestamps else {}
+                headers |= word_headers(await self._word_times(call, speech)) if call.word_timestamps else {}
                 connection.hold(len(body))
-            del said
+            del speech
             return await send_whole(request, body, headers)
 
     async def _chunk(self, request: web.Request) -> web.StreamResponse:
         connection = self.connections.of(request)
         order = await self._body(request, self._chunks.read, self._chunks.most_bytes)
         with self._one_call():
-            adapter, told = self._adapter_of(order.model), UnreadSpeech(connection)
-            job = await self._chunks.job(order, adapter, told)
+            adapter, unread = self._adapter_of(order.model), UnreadSpeech(connection)
+            job = await self._chunks.job(order, adapter, unread)
             connection.release()
-            parts = self._told(told, job, CALL.get().began)
-            return await self._chunks.answer(request, self._called(adapter), told, parts)
+            parts = self._parts_of(unread, job, CALL.get().began)
+            return await self._chunks.answer(request, self._called(adapter), unread, parts)
 
     async def _encode(self, request: web.Request) -> web.Response:
         data = await self.connections.of(request).body(request)
@@ -255,10 +254,10 @@ class SpeechServer:
             if isinstance(call, BadCall):
                 raise call
             voice = await self._voice_of(call)
-            async with self._whole(connection, call, voice, CALL.get().began) as said:
-                data = await asyncio.to_thread(encoded, said.wav, call.format)
+            async with self._whole(connection, call, voice) as speech:
+                data = await asyncio.to_thread(encoded, speech.wav, call.format)
                 connection.hold(len(data) * 4 // 3)  # as base64
-                return spoken(call.format, said, data)
+                return spoken(call.format, speech, data)
         except FAILURES as error:
             self._metrics.failed(failure(error).kind)
             return unspoken(failure(error))
@@ -268,7 +267,7 @@ class SpeechServer:
         return await beside(len(data), parse, data)
 
     def _read(self, body: object) -> Call:
-        return read_call(body, self._limits.max_characters, self._knows_tag)
+        return read_call(body, self._limits.max_characters, self._engine.planner.knows_tag)
 
     def _adapter_of(self, model: str) -> str:
         """Return the adapter that a model's name has, as in NAME:ADAPTER. Raises BadCall for an unknown one of ours.
@@ -290,32 +289,32 @@ class SpeechServer:
         self._adapter_of(call.model)
         return await self._call_voices.of(call)
 
-    async def _word_times(self, call: Call, said: SpeechResult) -> list[dict] | None:
-        return await word_times(self._speaker, self._adapter_of(call.model), said)
+    async def _word_times(self, call: Call, speech: SpeechResult) -> list[dict] | None:
+        return await word_times(self._speaker, self._adapter_of(call.model), speech)
 
     @contextlib.asynccontextmanager
     async def _whole(
-        self, connection: Connection, call: Call, voice: Voice | None, began: float
+        self, connection: Connection, call: Call, voice: Voice | None
     ) -> AsyncGenerator[SpeechResult, None]:
         """Yield the speech, whose sound the connection holds until the end."""
-        async with contextlib.aclosing(self._say(connection, call, voice, False, began)) as speech:
-            said = await anext(speech)
-            assert isinstance(said, SpeechResult)
-            yield said
+        async with contextlib.aclosing(self._say(connection, call, voice, False, CALL.get().began)) as speech:
+            result = await anext(speech)
+            assert isinstance(result, SpeechResult)
+            yield result
 
     async def _stream(
         self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
     ) -> web.StreamResponse:
         stream = (EventStream if call.stream == "sse" else RawStream)(request, headers, call.format)
         try:
-            what = self.connections.of(request), call, voice, True, CALL.get().began
-            async with contextlib.aclosing(self._say(*what)) as speech:
-                async for said in speech:
-                    if isinstance(said, SpeechResult):
-                        self._keep_end(headers, finish_reason(said))
-                        await stream.end(said)
+            connection, began = self.connections.of(request), CALL.get().began
+            async with contextlib.aclosing(self._say(connection, call, voice, True, began)) as speech:
+                async for part in speech:
+                    if isinstance(part, SpeechResult):
+                        self._keep_end(headers, finish_reason(part))
+                        await stream.end(part)
                     else:
-                        await stream.hear(said)
+                        await stream.hear(part)
         except (ConnectionResetError, *FAILURES) as error:  # a reset: disconnected, and the task is not cancelled yet
             is_gone = isinstance(error, ConnectionResetError)
             if not (is_gone or stream.has_begun):
@@ -341,23 +340,26 @@ class SpeechServer:
         """
         loop = asyncio.get_running_loop()
         began = loop.time() if began is None else began
-        voices, told = {} if voice is None else {"": voice}, UnreadSpeech(connection)
-        hear = told.hear if listens else None
-        what = voices, call.params, call.scene, hear, call.index, self._adapter_of(call.model)
-        heard = 0
-        async with contextlib.aclosing(self._told(told, SpeechJob(call.text, told.tell, *what), began)) as spoken:
-            async for said in spoken:
-                assert not isinstance(said, WirePart)
-                if isinstance(said, SpeechResult):
-                    self._metrics.spoke(0.0 if listens else said.seconds)
+        voices, unread = {} if voice is None else {"": voice}, UnreadSpeech(connection)
+        hear = unread.hear if listens else None
+        adapter = self._adapter_of(call.model)
+        job = SpeechJob(call.text, unread.tell, voices, call.params, call.scene, hear, call.index, adapter)
+        samples = 0
+        async with contextlib.aclosing(self._parts_of(unread, job, began)) as spoken:
+            async for part in spoken:
+                assert not isinstance(part, WirePart)
+                if isinstance(part, SpeechResult):
+                    self._metrics.spoke(0.0 if listens else part.seconds)
                 else:
-                    if not heard:
+                    if not samples:
                         self._metrics.first_sound(loop.time() - began)
-                    heard += len(said)
-                    self._metrics.spoke(len(said) / SAMPLE_RATE)
-                yield said
+                    samples += len(part)
+                    self._metrics.spoke(len(part) / SAMPLE_RATE)
+                yield part
 
-    async def _told(self, told: UnreadSpeech, job: SpeakerJob, began: float) -> AsyncGenerator[Said | WirePart, None]:
+    async def _parts_of(
+        self, unread: UnreadSpeech, job: SpeakerJob, began: float
+    ) -> AsyncGenerator[Said | WirePart, None]:
         """Speak a job, and yield what it tells until the last. Closing the generator drops the job."""
         loop, limit = asyncio.get_running_loop(), self._limits.max_seconds
         late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
@@ -365,21 +367,21 @@ class SpeechServer:
 
         def end_late():
             self._speaker.drop(job)  # at once, though the caller may still be reading what was spoken before
-            told.put(late)
+            unread.put(late)
 
         timer = loop.call_at(began + limit, end_late) if limit else None
         try:
             while True:
-                said = await told.get()
-                if isinstance(said, BaseException):
-                    raise said if isinstance(said, FAILURES) else HiggsError(str(said))
-                if isinstance(said, WirePart):
-                    self._metrics.spoke(said.samples / SAMPLE_RATE)
-                yield said
-                if not isinstance(said, torch.Tensor) and getattr(said, "is_last", True):
+                part = await unread.get()
+                if isinstance(part, BaseException):
+                    raise part if isinstance(part, FAILURES) else HiggsError(str(part))
+                if isinstance(part, WirePart):
+                    self._metrics.spoke(part.samples / SAMPLE_RATE)
+                yield part
+                if not isinstance(part, torch.Tensor) and getattr(part, "is_last", True):
                     return
         finally:
-            told.close()
+            unread.close()
             if timer is not None:
                 timer.cancel()
             self._speaker.drop(job)

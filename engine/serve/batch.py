@@ -98,5 +98,4 @@ def spoken(kind: str, speech: SpeechResult, data: bytes) -> dict:
 
 
 def unspoken(problem: Failure) -> dict:
-    """Return the result of an item that failed."""
     return {"status": "error", "error": problem.envelope()}

@@ -220,10 +220,10 @@ def _params(body: Mapping) -> SamplingParams:
     extra = {} if extra is None else extra
     if not isinstance(extra, Mapping):
         raise BadCall("extra_params must be an object.", "extra_params")
-    asked = {**extra, **{name: value for name, value in body.items() if value is not None}}
+    given_fields = {**extra, **{name: value for name, value in body.items() if value is not None}}
     given: dict[str, Any] = {}
     for name, ours in _NUMBERS.items():
-        if (value := asked.get(name)) is not None:
+        if (value := given_fields.get(name)) is not None:
             given[ours] = type(getattr(SamplingParams, ours))(_number(name, value, *range_of(SamplingParams, ours)[:2]))
     return SamplingParams(**given, check=body.get("check") is None or _is_on(body, "check"))
 
@@ -238,8 +238,8 @@ def _number(name: str, value: object, low: float, high: float) -> int | float:
 
 def _speed_tag(body: Mapping, knows_tag: Callable[[str], bool]) -> str:
     """Return the tag closest to OpenAI's speed, 0.25 to 4. The model itself changes pace, keeping the pitch."""
-    asked = body.get("speed")
-    speed = 1.0 if asked is None else _number("speed", asked, 0.25, 4.0)
+    wanted = body.get("speed")
+    speed = 1.0 if wanted is None else _number("speed", wanted, 0.25, 4.0)
     tag = next(tag for most, tag in _SPEEDS if speed <= most)
     if tag and not knows_tag(tag):
         raise BadCall("this model has only one speed. Omit speed.", "speed")

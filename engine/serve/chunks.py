@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from ..speech.drive import Stages
 from ..speech.verdict import Verdict
 from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED
-from .asked import asked
 from .bodies import most_text
 from .calls import BadCall, bounded
 from .clips import CallVoices
@@ -46,26 +44,25 @@ class ChunkRequest:
         self._told_at, self._cleared = 0.0, -1
         self.is_settled = False
 
-    def hear(self, heard: Heard) -> list[Sequence]:
-        """Take output, and tell it if it is news. Raises HiggsError if what was told is void."""
-        if heard.void:
-            raise HiggsError(f"The chunk was interrupted: {heard.void}")
-        sequence, cleared = heard.sequence, heard.cleared
-        self._wavs += [heard.wav] if len(heard.wav) else []
+    def hear(self, output: Heard) -> list[Sequence]:
+        """Take output, and tell it if it is news. Raises HiggsError if sound that was told is void."""
+        if output.void:
+            raise HiggsError(f"The chunk was interrupted: {output.void}")
+        sequence, cleared = output.sequence, output.cleared
+        self._wavs += [output.wav] if len(output.wav) else []
         is_news = sequence.listened and (self._wavs or cleared not in (None, self._cleared))
-        if heard.is_last or is_news or time.monotonic() - self._told_at > _PROGRESS:
-            wav = torch.cat(self._wavs) if self._wavs and (is_news or heard.is_last) else torch.empty(0)
+        if output.is_last or is_news or time.monotonic() - self._told_at > _PROGRESS:
+            wav = torch.cat(self._wavs) if self._wavs and (is_news or output.is_last) else torch.empty(0)
             self._wavs = [] if len(wav) else self._wavs
-            codes = torch.cat(sequence.codes) if heard.is_last else None
-            verdict = sequence.verdict if heard.is_last and isinstance(sequence.verdict, Verdict) else None
+            codes = torch.cat(sequence.codes) if output.is_last else None
+            verdict = sequence.verdict if output.is_last and isinstance(sequence.verdict, Verdict) else None
             piece = WirePiece(sequence.num_frames, wav, cleared, codes, sequence.ended, verdict)
             self._told_at, self._cleared = time.monotonic(), cleared
-            self._tell(WirePart(wire.pack_piece(piece), len(wav), heard.is_last))
-        self.is_settled = heard.is_last
+            self._tell(WirePart(wire.pack_piece(piece), len(wav), output.is_last))
+        self.is_settled = output.is_last
         return []
 
     def result(self) -> Sequence:
-        """Return the chunk, of which all is told."""
         return self.sequence
 
 
@@ -75,7 +72,7 @@ class ChunkJob:
 
     order: ChunkOrder
     voice: Voice | None
-    told: UnreadSpeech
+    unread: UnreadSpeech
     adapter: str = ""
 
     def begin(self, planner: Planner) -> tuple[ChunkRequest, Stages]:
@@ -88,12 +85,12 @@ class ChunkJob:
                 )
             sequence.fill(order.codes, order.ended)
         sequence.checked, sequence.listened = order.checked, order.listened and not sequence.finished
-        return ChunkRequest(sequence, self.told.tell), iter([[sequence]])
+        return ChunkRequest(sequence, self.unread.tell), iter([[sequence]])
 
-    def end(self, what: object) -> None:
+    def end(self, result: object) -> None:
         """Tell an error. All else was told before."""
-        if isinstance(what, BaseException):
-            self.told.tell(what)
+        if isinstance(result, BaseException):
+            self.unread.tell(result)
 
 
 class ChunkCalls:
@@ -104,11 +101,11 @@ class ChunkCalls:
         self._wires: dict[str, Wire] = {}  # by adapter
         self.most_bytes = most_text(most_characters, 2) + 4 * MOST_VOICE_FRAMES * 64
 
-    def told(self, adapter: str) -> dict:
+    def about(self, adapter: str) -> dict:
         """Return what clients are told of the model. Reads files once."""
         if adapter not in self._wires:
             self._wires[adapter] = wire_of_engine(self._speaker.engines[adapter])
-        return self._wires[adapter].told()
+        return self._wires[adapter].as_json()
 
     def read(self, data: bytes) -> ChunkOrder:
         """Parse a call. Raises BadCall."""
@@ -119,17 +116,17 @@ class ChunkCalls:
         bounded("transcript", (isinstance(order.voice, Voice) and order.voice.transcript) or "", self._most)
         return order
 
-    async def job(self, order: ChunkOrder, adapter: str, told: UnreadSpeech) -> ChunkJob:
+    async def job(self, order: ChunkOrder, adapter: str, unread: UnreadSpeech) -> ChunkJob:
         """Return the job of a call. Raises BadCall for a voice of an unknown name."""
         voice = await self._voices.named(order.voice) if isinstance(order.voice, str) else order.voice
-        return ChunkJob(order, voice, told, adapter)
+        return ChunkJob(order, voice, unread, adapter)
 
     async def answer(
-        self, request: web.Request, model: str, told: UnreadSpeech, parts: AsyncGenerator[Said | WirePart, None]
+        self, request: web.Request, model: str, unread: UnreadSpeech, parts: AsyncGenerator[Said | WirePart, None]
     ) -> web.StreamResponse:
         """Send the parts of a chunk's answer, and signs of life while it waits."""
         answer = web.StreamResponse(headers=answer_headers(model, ()) | {"Content-Type": wire.MEDIA})
-        beats = asyncio.ensure_future(_beat(told))
+        beats = asyncio.ensure_future(_beat(unread))
         try:
             async with contextlib.aclosing(parts):
                 async for part in parts:
@@ -149,19 +146,18 @@ class ChunkCalls:
         return answer
 
     async def encode(self, data: bytes) -> bytes:
-        """Answer a clip with its codes."""
         with _bad_calls():
             wav, rate, transcript = await asyncio.to_thread(wire.read_clip_order, data)
         bounded("transcript", transcript, self._most)
-        return wire.pack_voice(await asked(functools.partial(self._speaker.encode, wav, rate, transcript)))
+        return wire.pack_voice(await asyncio.wrap_future(self._speaker.encode(wav, rate, transcript)))
 
 
 def wire_of_engine(engine: SpeechAPI) -> Wire:
     """Return what clients of ours are told of an engine's model. Reads its files."""
     planner, kind = engine.planner, engine.kind
     kind = f"{VERSION}, torch {torch.__version__}, {kind}" if kind else ""
-    own = planner.context, planner.codebooks, planner.codec, engine.fingerprint, kind
-    return Wire(*own, planner.prompts.chunk_seconds)
+    seconds = planner.prompts.chunk_seconds
+    return Wire(planner.context, planner.codebooks, planner.codec, engine.fingerprint, kind, seconds)
 
 
 @contextlib.contextmanager
@@ -174,8 +170,8 @@ def _bad_calls() -> Iterator[None]:
         raise BadCall(f"the call cannot be read: {error}") from error
 
 
-async def _beat(told: UnreadSpeech) -> None:
+async def _beat(unread: UnreadSpeech) -> None:
     """Tell an empty part now and then, so that a client sees that the server lives."""
     while True:
         await asyncio.sleep(_BEAT)
-        told.put(WirePart(wire.pack({}), 0, False))
+        unread.put(WirePart(wire.pack({}), 0, False))

@@ -7,7 +7,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -17,7 +16,6 @@ from ..core.errors import HiggsError
 from ..preview.join_clips import JoinedClips, NamedClip, join_clips
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice
-from .asked import asked
 from .bodies import beside
 from .calls import BadCall, Call, Clip
 from .speaker import SpeakerThread
@@ -41,9 +39,9 @@ class CallVoices:
 
     async def named(self, name: str) -> Voice | None:
         """Return a voice by its name. None: the model's own. Raises BadCall for an unknown name."""
-        if (found := await asyncio.to_thread(self._folder.found, name)) is None:
+        if (known := await asyncio.to_thread(self._folder.file_of, name)) is None:
             return None
-        path, voice = found
+        path, voice = known
         if voice is None:
             sound, rate = await asyncio.to_thread(read_clip, path)
             transcript, _ = await asyncio.to_thread(transcript_of, path)
@@ -79,7 +77,7 @@ class CallVoices:
         return replace(voice, warnings=(*joined.doubts, *voice.warnings))
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
-        return await asked(partial(self._speaker.encode, *clip, transcript))
+        return await asyncio.wrap_future(self._speaker.encode(*clip, transcript))
 
 
 def _digest(clip: Clip) -> bytes:

@@ -50,7 +50,6 @@ class CallerConnections:
         return await loop.create_server(made, host, port)
 
     def of(self, request: web.Request) -> Connection:
-        """Return the connection of a request."""
         return self._open[request.protocol]
 
     def abort(self) -> None:

@@ -38,7 +38,6 @@ class Failure(NamedTuple):
         return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
 
     def answer(self) -> web.Response:
-        """Return an error response."""
         headers = {"Retry-After": "1"} if self.status == 503 else None
         return web.json_response({"error": self.envelope()}, status=self.status, headers=headers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import socket
@@ -30,13 +31,13 @@ class HostNames:
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Check the Host of a request. Raises BadCall."""
-        found = _HOST.fullmatch(headers.get("Host", "localhost"))  # programs of HTTP/1.0 send none, browsers always do
-        name = (found[1] or found[2]).casefold().rstrip(".") if found else ""
-        if name in self._names or (is_loopback(name) if self._is_local else _is_address(name)):
+        match = _HOST.fullmatch(headers.get("Host", "localhost"))  # programs of HTTP/1.0 send none, browsers always do
+        name = (match[1] or match[2]).casefold().rstrip(".") if match else ""
+        if name in self._names or (is_loopback(name) if self._is_local else _address_of(name)):
             return
-        told = shown_name(headers.get("Host", ""))
+        name_shown = shown_name(headers.get("Host", ""))
         raise BadCall(
-            f"this server is not called {told}. Use its address, or start it with --host-name {told}.",
+            f"this server is not called {name_shown}. Use its address, or start it with --host-name {name_shown}.",
             "Host",
             403,
             "unknown_host",
@@ -58,15 +59,11 @@ def check_page(headers: Mapping[str, str]) -> None:
 
 def is_loopback(host: str) -> bool:
     """True if only this machine can reach an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address_of(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None

@@ -30,16 +30,13 @@ class ServerMetrics:
             self.failed(kind)
 
     def failed(self, kind: str) -> None:
-        """Count an error."""
         self._errors[kind] += 1
 
     def first_sound(self, seconds: float) -> None:
-        """Count a call's time to its first sound."""
         self._first[bisect_left(_BOUNDS, seconds)] += 1
         self._first_seconds += seconds
 
     def spoke(self, seconds: float) -> None:
-        """Count speech that was made."""
         self._speech_seconds += seconds
 
     def text(self, changes: int, **gauges: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import struct
 
-import numpy as np
 import torch
 
-from ..audio.pcm import pcm_bytes
+from ..audio.encoded import PLAIN, EncodedFile
+from ..audio.pcm import pcm_bytes, to_int16
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
@@ -22,20 +22,11 @@ FORMATS = {  # name -> media type
     "aac": "audio/aac",
 }
 _FILES = {"mp3": ("MP3", None), "wav": ("WAV", "PCM_16"), "flac": ("FLAC", "PCM_16"), "opus": ("OGG", "OPUS")}
-_CODECS = {  # FFmpeg's
-    "mp3": ("mp3", "libmp3lame"),
-    "flac": ("flac", "flac"),
-    "opus": ("ogg", "libopus"),
-    "aac": ("adts", "aac"),
-}
-_OPTIONS = {"fflags": "+bitexact", "flush_packets": "1"}
+_OPTIONS = PLAIN | {"flush_packets": "1"}
 _PAGE = {"page_duration": "200000"}  # microseconds of Opus in a page; FFmpeg's default is a second
-_BIT_RATE = 64_000  # transparent for one voice at 24 kHz
 _UNKNOWN = 0xFFFFFFFF  # size of a WAV in progress: players read to the end
-_WAV_HEAD = struct.pack(
-    "<4sI8sIHHIIHH4sI",
-    *(b"RIFF", _UNKNOWN, b"WAVEfmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16, b"data", _UNKNOWN),
-)
+_WAV_HEAD = b"RIFF" + struct.pack("<I", _UNKNOWN) + b"WAVEfmt "
+_WAV_HEAD += struct.pack("<IHHIIHH4sI", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16, b"data", _UNKNOWN)
 
 
 def can_encode(sound: str) -> bool:
@@ -51,7 +42,7 @@ def encoded(wav: torch.Tensor, sound: str) -> bytes:
     if sound == "pcm":
         return pcm_bytes(wav)
     if sound not in _FILES:
-        encoder = _Compressed(*_CODECS[sound])
+        encoder = _Compressed(sound)
         return encoder.encode(wav) + encoder.end()
     kind, subtype = _FILES[sound]
     buffer = io.BytesIO()
@@ -95,22 +86,16 @@ class _Compressed(Encoder):
 
     is_slow = True
 
-    def __init__(self, container: str, codec: str):
-        options = _OPTIONS | (_PAGE if container == "ogg" else {})
+    def __init__(self, sound: str):
+        options = _OPTIONS | (_PAGE if sound == "opus" else {})
         self._made = _Made()
-        self._file = import_optional("av", "open")(self._made, "w", format=container, options=options)
-        self._to_frame = import_optional("av", "AudioFrame").from_ndarray
-        self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
-        self._stream.bit_rate = _BIT_RATE
+        self._file = EncodedFile(self._made, sound, options=options)
 
     def encode(self, wav: torch.Tensor) -> bytes:
-        frame = self._to_frame(np.frombuffer(pcm_bytes(wav), "<i2")[None], "s16", "mono")
-        frame.sample_rate = SAMPLE_RATE
-        self._file.mux(self._stream.encode(frame))
+        self._file.write(to_int16(wav).numpy())
         return self._made.take()
 
     def end(self) -> bytes:
-        self._file.mux(self._stream.encode(None))
         self._file.close()
         return self._made.take()
 
@@ -133,9 +118,9 @@ class _AtEnd(Encoder):
 
 def encoder_of(sound: str) -> Encoder:
     """Return an encoder of FORMATS. Without PyAV, mp3, flac and opus come whole at the end."""
-    if sound not in _CODECS:
+    if sound in ("wav", "pcm"):
         return Encoder(_WAV_HEAD if sound == "wav" else b"")
     try:
-        return _Compressed(*_CODECS[sound])
+        return _Compressed(sound)
     except HiggsError:  # PyAV is missing or broken
         return _AtEnd(sound)

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -19,11 +20,12 @@ from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
-from ..speech.decoder import ReferenceClip, Session, Stage
+from ..speech.decoder import ReferenceClip, Stage, run_into
 from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
+from ..words.word import Word
 
 ROWS = 64  # more would make each step longer, also for few callers
 _IDLE = 30.0  # idle seconds until the batch frees its memory
@@ -51,8 +53,8 @@ class SpeechJob:
     def begin(self, planner: Planner) -> tuple[Driven, Stages]:
         """Make the request and its stages. Raises HiggsError if the text cannot be spoken."""
         turns = (Turn("", self.text, occurrence=self.index),)
-        what = SpeechInput(turns, self.voices, self.params or SamplingParams(), self.scene)
-        request = planner.request(what, Listener(on_audio=self.hear))
+        given = SpeechInput(turns, self.voices, self.params or SamplingParams(), self.scene)
+        request = planner.request(given, Listener(on_audio=self.hear))
         return request, (sequences for _, sequences in request.stages())
 
 
@@ -72,18 +74,15 @@ class Refused(HiggsError):
     """The text cannot be spoken: it has no word, or does not fit."""
 
 
-class _Batch(NamedTuple):
-    """A session and its loop, while there is work."""
-
-    session: Session
-    drive: Drive
-
-
 class _Item(NamedTuple):
-    do: Callable[[_Batch], None]
-    fail: Callable[[BaseException], None]
+    do: Callable[[Drive], None]
+    fail: Callable[[BaseException], object]
     adapter: str | None = None  # None: whichever is open
     job: SpeakerJob | None = None
+
+
+def _failing(future: Future) -> Callable[[BaseException], object]:
+    return lambda error: future.set_running_or_notify_cancel() and future.set_exception(error)
 
 
 class SpeakerThread:
@@ -110,7 +109,6 @@ class SpeakerThread:
         self.broken: BaseException | None = None  # error that ended the thread
         self._spoken: dict[Driven, SpeakerJob] = {}
         self._requests: dict[SpeakerJob, Driven] = {}
-        self._session: Session | None = None
         self._drive: Drive | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
@@ -136,51 +134,44 @@ class SpeakerThread:
         return (0, 0) if (drive := self._drive) is None else drive.rows
 
     def speak(self, job: SpeakerJob) -> None:
-        """Add a job."""
-        self._put(lambda batch: self._add(batch, job), job.end, job.adapter, job)
+        self._put(lambda drive: self._add(drive, job), job.end, job.adapter, job)
 
     def drop(self, job: SpeakerJob) -> None:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
-        self._put(lambda batch: self._drop(batch, job), lambda error: None)
+        self._put(lambda drive: self._drop(drive, job), lambda error: None)
 
-    def encode(self, wav: torch.Tensor, rate: int, transcript: str, end: Callable[[Any], None]) -> None:
-        """Encode a clip wav [C, S] between two steps, then call end(voice or exception)."""
+    def encode(self, wav: torch.Tensor, rate: int, transcript: str) -> Future[Voice]:
+        """Encode a clip wav [C, S] between two steps."""
+        made: Future[Voice] = Future()
 
-        def encode(batch: _Batch):
-            made = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
-            made.add_done_callback(lambda made: end(made.exception() or made.result()))
+        def encode(drive: Drive):
+            own = drive.session.encode_voice(ReferenceClip(wav, rate, transcript))
+            own.add_done_callback(lambda own: run_into(made, own.result))
 
-        self._put(encode, end)
+        self._put(encode, _failing(made))
+        return made
 
-    def words(self, speech: SpeechResult, adapter: str, end: Callable[[Any], None]) -> None:
-        """Find when each word of a result is heard, between two steps, then call end(words or exception).
-
-        adapter: that of the speech.
-        """
-
-        def find(batch: _Batch):
-            try:
-                end(self._engine.words(speech))
-            except (HiggsError, torch.OutOfMemoryError) as error:  # the running jobs go on
-                end(error)
-
-        self._put(find, end, adapter)
+    def words(self, speech: SpeechResult, adapter: str) -> Future[tuple[Word, ...]]:
+        """Find when each word of a result is heard, between two steps. adapter: that of the speech."""
+        timed: Future[tuple[Word, ...]] = Future()
+        self._put(lambda drive: run_into(timed, lambda: self._engine.words(speech)), _failing(timed), adapter)
+        return timed
 
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], None], *what: Any):
+    def _put(self, do: Callable[[Drive], None], fail: Callable[[BaseException], object], *place: Any):
         if self.broken is not None:
             fail(self.broken)
         else:
-            self._wake(_Item(do, fail, *what))
+            self._wake(_Item(do, fail, *place))
 
     def _wake(self, item: _Item | None):
         self._inbox.put(item)
-        if (session := self._session) is not None:
-            session.wake()
+        if (drive := self._drive) is not None:
+            drive.session.wake()
 
     def _run(self):
         end: BaseException = HiggsError("The server is shutting down.")
@@ -232,30 +223,29 @@ class SpeakerThread:
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 rows = self._rows * self._engine.devices
                 stage = Stage(rows, self._engine.planner.context, shared=self._shared)
-                with decoder.session(stage) as self._session:
-                    self._drive = Drive(self._session)
-                    batch = _Batch(self._session, self._drive)
+                with decoder.session(stage) as session:
+                    self._drive = drive = Drive(session)
                     taken = True
                     for one in (item, *self._waiting.pop(self._adapter, ())):
-                        one.do(batch)
-                    return self._serve(batch)
+                        one.do(drive)
+                    return self._serve(drive)
         except (HiggsError, torch.OutOfMemoryError) as error:  # every job of the session failed; retrying may work
             if not taken:
                 for one in (item, *self._waiting.pop(self._adapter, ())):
                     one.fail(error)
             self._fail(error)
         finally:
-            self._session = self._drive = None
+            self._drive = None
         return True
 
-    def _serve(self, batch: _Batch) -> bool:
+    def _serve(self, drive: Drive) -> bool:
         while True:
-            for ended in batch.drive:
+            for ended in drive:
                 self._finish(ended)
                 while not self._inbox.empty():
                     if (item := self._inbox.get()) is None:
                         return False
-                    self._take(batch, item)
+                    self._take(drive, item)
             if self._waiting:
                 return True
             try:
@@ -264,29 +254,29 @@ class SpeakerThread:
                 return True
             if item is None:
                 return False
-            self._take(batch, item)
+            self._take(drive, item)
 
-    def _take(self, batch: _Batch, item: _Item):
+    def _take(self, drive: Drive, item: _Item):
         """Do an item now, or let it wait for its adapter's turn."""
         is_over = item.job and self._waiting and time.monotonic() - self._began > TURN
         if item.adapter is None or (item.adapter == self._adapter and not is_over):
-            item.do(batch)
+            item.do(drive)
         else:
             self._waiting.setdefault(item.adapter, []).append(item)
 
-    def _add(self, batch: _Batch, job: SpeakerJob):
+    def _add(self, drive: Drive, job: SpeakerJob):
         try:
             request, stages = job.begin(self._engine.planner)
-            batch.drive.add(request, stages)
+            drive.add(request, stages)
         except HiggsError as error:
             job.end(Refused(str(error)))
             return
         self._spoken[request], self._requests[job] = job, request
 
-    def _drop(self, batch: _Batch, job: SpeakerJob):
+    def _drop(self, drive: Drive, job: SpeakerJob):
         if request := self._requests.pop(job, None):
             del self._spoken[request]
-            batch.drive.drop(request)
+            drive.drop(request)
         for adapter, items in [*self._waiting.items()]:
             self._waiting[adapter] = [item for item in items if item.job is not job]
             if not self._waiting[adapter]:
@@ -299,7 +289,6 @@ class SpeakerThread:
             job.end(request.result if error is None else error)
 
     def _fail(self, error: BaseException):
-        """Fail the jobs of the session."""
         jobs = list(self._requests)
         self._spoken.clear()
         self._requests.clear()

@@ -33,7 +33,6 @@ def answer_headers(model: str, ignored: Iterable[str]) -> dict[str, str]:
 
 
 def finish_reason(speech: SpeechResult) -> str:
-    """Return OpenAI's name for how the speech ended."""
     return "stop" if speech.complete else "length"
 
 
@@ -87,7 +86,6 @@ class RawStream:
             await asyncio.sleep(0)  # others go on
 
     async def end(self, speech: SpeechResult) -> None:
-        """Send the end of the file."""
         await self._send(await self._run(self._encoder.end))
 
     async def fail(self, message: str) -> None:

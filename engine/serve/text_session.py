@@ -20,8 +20,6 @@ _CLIP = ("ref_audio", "ref_text", "references")
 
 @dataclass(frozen=True)
 class TextSession:
-    """Settings of a stream of text."""
-
     fields: Mapping[str, Any]  # of every call, checked
     granularity: str
     streams: bool  # sends sound while it is made
@@ -51,7 +49,6 @@ class Unit:
 
     @property
     def where(self) -> dict[str, object]:
-        """Fields of its messages."""
         place = {"utterance_index": self.utterance, "sentence_index": self.sentence}
         return {**place, "id": f"{self.stream}-{self.index}"}
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -35,6 +36,7 @@ MOST_ERRORS = 1000  # refused messages, after which a connection ends
 _PIECE = 600  # characters that are cut in one turn of the event loop
 
 
+@dataclass(eq=False)
 class TextStreams:
     """All open streams of text.
 
@@ -42,23 +44,16 @@ class TextStreams:
     generated voice. count(kind): counts an error. word_times(call, speech): see there.
     """
 
-    def __init__(
-        self,
-        say: Callable[[Connection, Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]],
-        find_voice: Callable[[Call], Awaitable[Voice | None]],
-        read: Callable[[Mapping], TextSession],
-        most_characters: int,
-        most_reference: int,
-        count: Callable[[str], None],
-        word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]],
-    ):
-        self.say, self.find_voice, self.read = say, find_voice, read
-        self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
-        self.word_times = word_times
-        self._open: set[TextStream] = set()
+    say: Callable[[Connection, Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]]
+    find_voice: Callable[[Call], Awaitable[Voice | None]]
+    read: Callable[[Mapping], TextSession]
+    most_characters: int
+    most_reference: int
+    count: Callable[[str], None]
+    word_times: Callable[[Call, SpeechResult], Awaitable[list[dict] | None]]
+    _open: set[TextStream] = field(default_factory=set, init=False)
 
     async def handle(self, request: web.Request, connection: Connection) -> web.WebSocketResponse:
-        """Serve one connection until it ends."""
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
         await socket.prepare(request)
         self._open.add(stream := TextStream(socket, connection, self))
@@ -89,7 +84,7 @@ class TextStream:
         self._text = IncomingText("none")
         self._queue: asyncio.Queue[Unit | dict | None] = asyncio.Queue()  # None closes the connection
         self._now: Unit | None = None  # the unit that is spoken
-        self._waiting = self._asked = self._errors = 0  # characters, and answers, in the queue; refused messages
+        self._waiting = self._answers = self._errors = 0  # characters, and answers, in the queue; refused messages
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
 
@@ -156,7 +151,7 @@ class TextStream:
             await self._configure(message)
         elif kind == "input.text":
             await self._add(message.get("text"))
-        elif kind in ("input.commit", "input.done") and self._asked >= MOST_WAITING:
+        elif kind in ("input.commit", "input.done") and self._answers >= MOST_WAITING:
             raise BadCall(
                 f"{MOST_WAITING} answers wait for speech. Send this again later.", "type", 429, "too_many_messages"
             )
@@ -182,9 +177,9 @@ class TextStream:
         voice = await self._streams.find_voice(call)
         self._voice = SessionVoice(voice, self._streams.most_reference)
         self._session, self._text = session.without_clip(), IncomingText(session.granularity)
-        told = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
-        told |= {"warnings": voice.warnings} if voice and voice.warnings else {}
-        await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
+        own = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
+        own |= {"warnings": voice.warnings} if voice and voice.warnings else {}
+        await self._tell("session.configured", session_id=self._id, response_format=call.format, **own)
 
     async def _add(self, text: object):
         if not isinstance(text, str):
@@ -211,13 +206,14 @@ class TextStream:
     def _put(self, units: list[str]):
         assert self._session
         for text in units:
-            place = self._units, self._id, self._utterance, self._sentences
-            self._queue.put_nowait(Unit(self._session, self._voice, text, *place))
+            utterance, sentence = self._utterance, self._sentences
+            unit = Unit(self._session, self._voice, text, self._units, self._id, utterance, sentence)
+            self._queue.put_nowait(unit)
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 
     def _later(self, kind: str, **content: object):
-        self._asked += 1
+        self._answers += 1
         self._queue.put_nowait({"type": kind, **content})
 
     def _totals(self) -> dict[str, object]:
@@ -231,7 +227,7 @@ class TextStream:
         assert self._session
         await self._stop()
         cut, self._now, self._queue = self._now, None, asyncio.Queue()
-        self._waiting = self._asked = 0
+        self._waiting = self._answers = 0
         self._text = IncomingText(self._session.granularity)
         if cut is not None:
             await self._tell("audio.done", **cut.where, total_bytes=cut.total_bytes, error=False, cancelled=True)
@@ -257,7 +253,7 @@ class TextStream:
                     self._now = item
                     await self._speak(item)
                 else:
-                    self._asked -= 1
+                    self._answers -= 1
                     await self._socket.send_json(item)
             await self._socket.close(code=self._code)
 
@@ -267,7 +263,7 @@ class TextStream:
             self._closing = asyncio.create_task(self._socket.close(code=WSCloseCode.INTERNAL_ERROR))
 
     async def _speak(self, unit: Unit):
-        told: dict[str, object] = {"error": False, "finish_reason": "error"}
+        end: dict[str, object] = {"error": False, "finish_reason": "error"}
         try:
             call = unit.session.call_for(unit.text, unit.index)
             start = {"sentence_text": unit.text, "format": call.format, "sample_rate": SAMPLE_RATE}
@@ -275,13 +271,13 @@ class TextStream:
             await self._tell("audio.start", **unit.where, **start)
             speech = await self._send_sound(unit, call)
             unit.voice.hear(speech)
-            told |= {"finish_reason": finish_reason(speech), "check": check_of(speech)}
+            end |= {"finish_reason": finish_reason(speech), "check": check_of(speech)}
         except (HiggsError, torch.OutOfMemoryError) as error:
-            told["error"] = True
+            end["error"] = True
             partial = {"partial_audio": True, "action": "discard"} if unit.total_bytes else {}
             await self._tell_error(error, **unit.where, **partial)
         self._now = None
-        await self._tell("audio.done", **unit.where, total_bytes=unit.total_bytes, **told)
+        await self._tell("audio.done", **unit.where, total_bytes=unit.total_bytes, **end)
 
     async def _send_sound(self, unit: Unit, call: Call) -> SpeechResult:
         chunks = AudioChunks(self._tell, unit.where) if call.word_timestamps else None
@@ -295,15 +291,15 @@ class TextStream:
 
         encoder = encoder_of(call.format)
         is_slow = encoder.is_slow or not unit.session.streams
-        what = self._connection, call, unit.voice.current, unit.session.streams
-        async with contextlib.aclosing(self._streams.say(*what)) as speech:
-            async for said in speech:
-                if isinstance(said, SpeechResult):
-                    await (send(encoder.end) if unit.session.streams else send(encoded, said.wav, call.format))
+        voice, streams = unit.voice.current, unit.session.streams
+        async with contextlib.aclosing(self._streams.say(self._connection, call, voice, streams)) as speech:
+            async for piece in speech:
+                if isinstance(piece, SpeechResult):
+                    await (send(encoder.end) if streams else send(encoded, piece.wav, call.format))
                     if chunks:
-                        await chunks.words(await self._streams.word_times(call, said))
-                    return said
-                for part in said.split(SAMPLE_RATE):
+                        await chunks.words(await self._streams.word_times(call, piece))
+                    return piece
+                for part in piece.split(SAMPLE_RATE):
                     await send(encoder.encode, part)
                     await asyncio.sleep(0)
         raise HiggsError("The speech ended early.")
@@ -317,6 +313,6 @@ class TextStream:
         if problem.param == "input" and where:
             problem = problem._replace(param="text")
         self._streams.count(problem.kind)
-        told = problem.envelope()
-        beside = {"message": problem.message, "error_type": told["type"], "param": told["param"], "code": told["code"]}
-        await self._tell("error", **where, **beside, error=told)
+        body = problem.envelope()
+        beside = {"message": body["message"], "error_type": body["type"], "param": body["param"], "code": body["code"]}
+        await self._tell("error", **where, **beside, error=body)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ import torch
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..speech.result import SpeechResult
-from .asked import asked
 from .errors import LOG
 from .speaker import SpeakerThread
 
@@ -24,7 +23,7 @@ _HEADER = "X-Word-Timestamps"
 async def word_times(speaker: SpeakerThread, adapter: str, speech: SpeechResult) -> list[dict] | None:
     """Return {"word", "start_ms", "end_ms"} of each word. None if finding them failed. adapter: that of the speech."""
     try:
-        words = await asked(partial(speaker.words, speech, adapter))
+        words = await asyncio.wrap_future(speaker.words(speech, adapter))
     except (HiggsError, torch.OutOfMemoryError) as error:
         LOG.warning("Word times could not be found: %s", error)
         return None
@@ -58,7 +57,6 @@ class AudioChunks:
         await self._send(data, None, start)
 
     async def words(self, times: list[dict] | None) -> None:
-        """Send the word times, from the unit's start."""
         await self._send(b"", times, 0)
 
     @property

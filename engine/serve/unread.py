@@ -36,30 +36,29 @@ class UnreadSpeech:
         self._held = self._given = 0  # bytes of all, and of what `get` returned last
         self._is_over = False
 
-    def tell(self, what: Made) -> None:
-        """Add what comes next."""
+    def tell(self, part: Made) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
-            self._loop.call_soon_threadsafe(self.put, what)
+            self._loop.call_soon_threadsafe(self.put, part)
 
     def hear(self, wav: torch.Tensor) -> None:
         """Add sound [n], without the whole that it may be a part of."""
         self.tell(wav.clone() if wav.untyped_storage().nbytes() > wav.nbytes else wav)
 
-    def put(self, what: Made) -> None:
+    def put(self, part: Made) -> None:
         """Add what comes next, from the event loop."""
         if not self._is_over:
-            self._hold(_bytes_of(what))
-            self._queue.put_nowait(what)
+            self._hold(_bytes_of(part))
+            self._queue.put_nowait(part)
 
     async def get(self) -> Said | WirePart | BaseException:
         """Return what comes next. What was returned before is held no more."""
         self._hold(-self._given)
         self._given = 0
-        what = await self._queue.get()
-        self._given = _bytes_of(what)
-        if isinstance(what, (torch.Tensor, WirePart, BaseException)):
-            return what
-        made = await asyncio.to_thread(what)
+        part = await self._queue.get()
+        self._given = _bytes_of(part)
+        if isinstance(part, (torch.Tensor, WirePart, BaseException)):
+            return part
+        made = await asyncio.to_thread(part)
         self._given = made.wav.nbytes
         self._hold(self._given)
         return made
@@ -74,5 +73,5 @@ class UnreadSpeech:
         self._connection.hold(size)
 
 
-def _bytes_of(what: Made) -> int:
-    return what.nbytes if isinstance(what, torch.Tensor) else len(what.data) if isinstance(what, WirePart) else 0
+def _bytes_of(part: Made) -> int:
+    return part.nbytes if isinstance(part, torch.Tensor) else len(part.data) if isinstance(part, WirePart) else 0

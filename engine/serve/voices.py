@@ -27,7 +27,6 @@ class VoiceFolder:
         self._made: dict[Path, tuple[list[int], Voice]] = {}  # with the file's stamp
 
     def names(self) -> list[str]:
-        """Return all current names."""
         return sorted(self._files())
 
     def find(self, name: str) -> Path:
@@ -44,7 +43,7 @@ class VoiceFolder:
             "voice_not_found",
         )
 
-    def found(self, name: str) -> tuple[Path, Voice | None] | None:
+    def file_of(self, name: str) -> tuple[Path, Voice | None] | None:
         """Return a voice's file, and the voice if it need not be made. Raises BadCall like `find`.
 
         None for a stock name that no file has: the model's own voice.
@@ -95,12 +94,12 @@ class VoiceFolder:
         self._made.pop(path, None)
 
     def _files(self) -> dict[str, Path]:
-        found = {}
+        files = {}
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES):
-                    found[_key(path.stem)] = path
-        return found
+                    files[_key(path.stem)] = path
+        return files
 
 
 def _key(name: str) -> str:

@@ -31,25 +31,25 @@ class Attempts:
     """Attempts at one chunk. Each is judged when complete, and the best one is kept.
 
     If few of its sentences are bad, these alone are spoken again and take their places.
-    asked: sequence of the first attempt. retries: maximum number of further ones, of the chunk and of each passage.
+    original: sequence of the first attempt. retries: maximum number of further ones, of the chunk and of each passage.
     speak: builds the sequence of a passage. judged: False accepts any. may_restart: False if somebody has heard the
     beginning and cannot hear it again.
     """
 
     def __init__(
         self,
-        asked: Sequence,
+        original: Sequence,
         retries: int,
         speak: SpeakPassage,
         judged: bool = True,
         may_restart: bool = True,
     ):
-        self.asked = asked
+        self.original = original
         self._retries, self._speak, self._judged, self._may_restart = retries, speak, judged, may_restart
         self.flaws: list[tuple[str, ...]] = []  # per attempt: keys of result.FLAWS
         self.kept: Sequence | None = None
         self.number = 1  # number of the best attempt so far
-        self._best, self._wav = asked, torch.empty(0)
+        self._best, self._wav = original, torch.empty(0)
         self.repairs: list[Repair] = []  # the tries at passages
         self._mending: Mending | None = None
         self._spliced: Sequence | None = None
@@ -81,8 +81,8 @@ class Attempts:
         if sequence is self._spliced:
             if self.is_retaken or badness(flaws) <= badness(self.flaws[self.number - 1]):
                 if isinstance(self._best.verdict, Verdict) and not self.is_retaken:  # of a retake, nothing was heard
-                    heard = max(self._best.verdict.fixed * FRAME_SAMPLES, self._released)
-                    wav = torch.cat([self._wav[:heard], wav[heard:]])
+                    kept = max(self._best.verdict.fixed * FRAME_SAMPLES, self._released)
+                    wav = torch.cat([self._wav[:kept], wav[kept:]])
                 self.flaws[self.number - 1], self._best, self._wav = flaws, sequence, wav
             return self._end()
         self.flaws.append(flaws)
@@ -91,7 +91,7 @@ class Attempts:
         if not flaws or not self._retries:
             return self._end()
         if self._may_restart and len(self.flaws) <= self._retries and _bad_share(sequence) > _MOST_MENDED:
-            return [another(self.asked, len(self.flaws))]
+            return [another(self.original, len(self.flaws))]
         return self._mend(self._retries) if _bad_share(self._best) < 1 else self._end()
 
     def release(self) -> torch.Tensor:
@@ -143,7 +143,7 @@ def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
     A cut is not a flaw if the text may not have been finished.
     """
     shortest, longest, silence = sequence.bounds
-    found = {
+    faults = {
         "limit": not sequence.ended and sequence.num_frames >= sequence.expected,
         "long": sequence.num_frames > longest,
         "short": sequence.ended and sequence.num_frames < shortest,
@@ -152,11 +152,10 @@ def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
         "level": is_near_silent(wav) or is_clipped(wav),
     }
     doubts = sequence.verdict.doubts if isinstance(sequence.verdict, Verdict) else ()
-    return *(flaw for flaw, is_there in found.items() if is_there), *(doubt.kind for doubt in doubts)
+    return *(flaw for flaw, is_there in faults.items() if is_there), *(doubt.kind for doubt in doubts)
 
 
 def badness(flaws: Iterable[str]) -> int:
-    """Return the sum of the flaws' weights."""
     return sum(_BADNESS[flaw] for flaw in flaws)
 
 

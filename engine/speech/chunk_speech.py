@@ -25,7 +25,6 @@ class Take:
             self._wavs.append(wav)
 
     def forget(self) -> None:
-        """Drop the audio so far."""
         self._wavs = []
 
     def wav(self) -> torch.Tensor:
@@ -37,8 +36,6 @@ class Take:
 
 @dataclass(eq=False)
 class ChunkSpeech:
-    """State of a chunk while it is spoken."""
-
     chunk: Chunk
     place: int
     leads: bool  # see Sequence
@@ -48,5 +45,4 @@ class ChunkSpeech:
 
     @property
     def spoken(self) -> Sequence | None:
-        """The kept attempt."""
         return self.attempts.kept if self.attempts else None

@@ -95,7 +95,9 @@ class Decoder(Protocol):
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:
-    """Run a future's work now. HiggsError and out-of-memory errors become the future's."""
+    """Run a future's work now, unless it was cancelled. HiggsError and out-of-memory errors become the future's."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         future.set_result(work())
     except (HiggsError, torch.cuda.OutOfMemoryError) as error:

@@ -23,7 +23,7 @@ class Driven(Protocol):
     @property
     def is_settled(self) -> bool: ...
 
-    def hear(self, heard: Heard) -> list[Sequence]: ...
+    def hear(self, output: Heard) -> list[Sequence]: ...
 
     def result(self) -> object: ...
 
@@ -42,14 +42,10 @@ class Drive:
     """
 
     def __init__(self, session: Session):
-        self._session = session
+        self.session = session
         self._stages: dict[Driven, Stages] = {}
         self._owners: dict[Sequence, Driven] = {}
         self._numbers = itertools.count(1)
-
-    def __len__(self) -> int:
-        """Return the number of running requests."""
-        return len(self._stages)
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -70,26 +66,26 @@ class Drive:
         dropped = [sequence for sequence, owner in self._owners.items() if owner is request]
         for sequence in dropped:
             del self._owners[sequence]
-        self._session.drop(*dropped)
+        self.session.drop(*dropped)
 
     def __iter__(self) -> Iterator[list[Ended]]:
-        for heard in self._session:
-            yield list(filter(None, map(self._hear, heard)))
+        for outputs in self.session:
+            yield list(filter(None, map(self._hear, outputs)))
 
-    def _hear(self, heard: Heard) -> Ended | None:
-        request = self._owners.get(heard.sequence)
+    def _hear(self, output: Heard) -> Ended | None:
+        request = self._owners.get(output.sequence)
         if request is None:  # dropped since
             return None
-        if (error := heard.error) is not None:
-            heard.sequence.error = None  # breaks the cycle through the traceback's frames
+        if (error := output.error) is not None:
+            output.sequence.error = None  # breaks the cycle through the traceback's frames
             self.drop(request)
             return Ended(request, error)
         try:
-            again = request.hear(heard)
-            if heard.is_last:
-                del self._owners[heard.sequence]
-            self._submit(request, again, heard.sequence.caller)
-            if request.is_settled and self._advance(request, heard.sequence.caller):
+            again = request.hear(output)
+            if output.is_last:
+                del self._owners[output.sequence]
+            self._submit(request, again, output.sequence.caller)
+            if request.is_settled and self._advance(request, output.sequence.caller):
                 return Ended(request, None)
         except (HiggsError, torch.cuda.OutOfMemoryError) as error:
             self.drop(request)
@@ -109,7 +105,7 @@ class Drive:
         for sequence in sequences:
             sequence.caller = caller
             self._owners[sequence] = request
-        self._session.submit(*sequences)
+        self.session.submit(*sequences)
 
 
 def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:

@@ -29,7 +29,7 @@ def stopped(sequences: list[Sequence], limit: int, context: int) -> str:
 def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
     """Return one sentence per kind of cut: where it is, how much of the text is missing, and what helps."""
     total = sum(sequence.expected for sequence in sequences) or 1
-    told = []
+    lines = []
     for kind in ("limit", "context"):
         cut = [sequence for sequence in sequences if _cut_by(sequence, limit) == kind]
         short = [sequence for sequence in cut if sequence.num_frames < sequence.expected]
@@ -38,10 +38,10 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
         if short:
             share = max(1, round(100 * sum(sequence.expected - sequence.num_frames for sequence in short) / total))
             where = _where(short, len(sequences))
-            told.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
+            lines.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
         if long:
-            told.append(f"Speech was cut at {place}{_where(long, len(sequences))}. {_RAN_ON}")
-    return told
+            lines.append(f"Speech was cut at {place}{_where(long, len(sequences))}. {_RAN_ON}")
+    return lines
 
 
 def flawed(retried: Iterable[Retried]) -> list[str]:
@@ -49,16 +49,16 @@ def flawed(retried: Iterable[Retried]) -> list[str]:
 
     `warnings` reports those that hit the limit, and `SpeechResult.doubts` words.
     """
-    told = []
+    lines = []
     for chunk in retried:
         flaws = [flaw for flaw in chunk.flaws[chunk.kept - 1] if flaw not in DOUBTS]
         if flaws and "limit" not in flaws:
             count = f" in {len(chunk.flaws)} attempts" if len(chunk.flaws) > 1 else ""
-            told.append(
+            lines.append(
                 f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
                 f"{in_words(flaws)}. Try another seed or a lower temperature."
             )
-    return told
+    return lines
 
 
 def _cut_by(sequence: Sequence, limit: int) -> str:

@@ -22,8 +22,8 @@ class SequenceStore(Protocol):
         """Finish a sequence from its stored codes. True if there are any."""
         ...
 
-    def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        """Store the codes of `spoken`, which is `asked` or a later take of it, under the key of `asked`."""
+    def keep(self, original: Sequence, spoken: Sequence) -> None:
+        """Store the codes of `spoken`, which is `original` or a later take of it, under the key of `original`."""
         ...
 
 
@@ -40,11 +40,6 @@ class KeptCodes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def clear(self) -> None:
-        """Empty the cache."""
-        self._kept.clear()
-        self.nbytes = 0
-
     def fill(self, sequence: Sequence) -> bool:
         key = key_of(sequence)
         if key not in self._kept:
@@ -54,8 +49,8 @@ class KeptCodes:
         sequence.fill(codes.long(), ended)
         return True
 
-    def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        key, codes = key_of(asked), torch.cat(spoken.codes).to(torch.int16)
+    def keep(self, original: Sequence, spoken: Sequence) -> None:
+        key, codes = key_of(original), torch.cat(spoken.codes).to(torch.int16)
         if key in self._kept:
             self.nbytes -= self._kept.pop(key)[0].nbytes
         self._kept[key] = codes, spoken.ended

@@ -45,24 +45,24 @@ class SpeechRequest:
         self,
         builder: Prompts,
         size: tuple[int, int],
-        what: SpeechInput,
+        given: SpeechInput,
         listener: Listener,
         dialogue: DialogueOptions | None = None,
     ):
         self._began = time.perf_counter()
         self._size, self._listener = size, listener
-        self._turns, self._params, self._dialogue, self._reused = what.turns, what.params, dialogue, 0
-        self._speakers = Speakers(what.voices, size[0])
+        self._turns, self._params, self._dialogue, self._reused = given.turns, given.params, dialogue, 0
+        self._speakers = Speakers(given.voices, size[0])
         self._prompts = SequenceBuilder(
-            builder, self._speakers, what.params, what.scene, *size, is_dialogue=dialogue is not None
+            builder, self._speakers, given.params, given.scene, *size, is_dialogue=dialogue is not None
         )
-        self._kept, self._reuses, self._retakes = what.kept, what.reuses, what.retakes
-        of_voices = [(name, warning) for name, voice in what.voices.items() for warning in voice.warnings]
+        self._kept, self._reuses, self._retakes = given.kept, given.reuses, given.retakes
+        of_voices = [(name, warning) for name, voice in given.voices.items() for warning in voice.warnings]
         self._warnings = [f"{name}: {warning}" if name else warning for name, warning in of_voices]
         self._chunks: list[Chunk] = []  # in text order
         self._parts: list[ChunkSpeech] = []  # one per chunk
         self._speaking: dict[Sequence, tuple[ChunkSpeech, Take]] = {}  # not judged yet
-        self._said: list[SpokenTurn] = []  # complete chunks
+        self._spoken_chunks: list[SpokenTurn] = []  # complete chunks
         self._current = 0  # index of the part to be heard next
         self._streamed = (0, 0)  # part streamed last, and its samples so far
         self._done = self._remaining = 0  # frames of the whole text
@@ -93,7 +93,6 @@ class SpeechRequest:
             yield self._retake(parts)
 
     def decoded_by(self, report: SessionReport) -> None:
-        """Record the report of a stage."""
         self._how = report.how or self._how
         self._warnings += report.notes
         self._peak = max(self._peak, report.peak_bytes)
@@ -109,41 +108,39 @@ class SpeechRequest:
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
-        wav, said, retried = self._assembly.finish(), tuple(self._said), self._retried()
+        wav, chunks, retried = self._assembly.finish(), tuple(self._spoken_chunks), self._retried()
         turns = join_turns(
-            [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], said
+            [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], chunks
         )
         if self._dialogue:
-            for asked, turn in zip(self._turns, turns, strict=True):
+            for given, turn in zip(self._turns, turns, strict=True):
                 if turn.is_spoken:
-                    set_volume(wav[turn.start : turn.stop], asked.volume, self._dialogue.even)
-        told = [*self._warnings, *self._prompts.warnings]
+                    set_volume(wav[turn.start : turn.stop], given.volume, self._dialogue.even)
+        prompts = self._prompts
+        notes = [*self._warnings, *prompts.warnings]
+        limited = f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
         return SpeechResult(
             wav,
             codes,
             time.perf_counter() - self._began,
             len(self._chunks),
             ending.stopped(*limits),
-            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *told])),
-            (self._how or "none, as all speech was reused") + self._limited(),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *notes])),
+            (self._how or "none, as all speech was reused") + limited,
             turns,
             self._reused,
             retried,
-            said,
+            chunks,
             self._speakers.voices,
             self._peak,
         )
 
-    def _limited(self) -> str:
-        """Describe chunks that are shorter than they were wanted."""
-        prompts = self._prompts
-        return f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
-
     def _plan(self):
-        """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
-        how = prompts.chunk_seconds, prompts.is_spoken, prompts.spell_out, prompts.follows
-        planned = plan(self._turns, self._params, self._dialogue is not None, *how)
+        is_dialogue, read_as, follows = self._dialogue is not None, prompts.spell_out, prompts.follows
+        planned = plan(
+            self._turns, self._params, is_dialogue, prompts.chunk_seconds, prompts.is_spoken, read_as, follows
+        )
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
@@ -235,23 +232,23 @@ class SpeechRequest:
         is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
         return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
 
-    def hear(self, heard: Heard) -> list[Sequence]:
+    def hear(self, output: Heard) -> list[Sequence]:
         """Take output of a sequence, pass on audio in text order, and return the sequences to decode again.
 
         Raises HiggsError if audio that was heard already is void and the listener has no `on_restart`.
         """
-        sequence = heard.sequence
+        sequence = output.sequence
         part, take = self._speaking[sequence]
-        if heard.void:
+        if output.void:
             if take is part.take:  # else it mends a chunk, whose beginning stays
-                self._restart(part, heard.void)
+                self._restart(part, output.void)
             take.forget()
         self._done += sequence.num_frames - take.frames
         self._remaining += sequence.remaining - take.remaining
         take.frames, take.remaining = sequence.num_frames, sequence.remaining
-        take.hear(heard.wav)
-        take.cleared = heard.cleared
-        again = self._judge(part, take, sequence) if heard.is_last else []
+        take.hear(output.wav)
+        take.cleared = output.cleared
+        again = self._judge(part, take, sequence) if output.is_last else []
         self._append_ready()
         self._stream()
         return again
@@ -265,9 +262,9 @@ class SpeechRequest:
             # Do not reuse turns that would be better if nobody had heard their beginning already. A text is reused
             # for retakes only, which keep what was heard.
             is_bad = any(part.attempts.flaws) or part.attempts.repairs
-            is_bound = self._dialogue is not None and part.attempts.asked.listened and is_bad
+            is_bound = self._dialogue is not None and part.attempts.original.listened and is_bad
             if self._kept is not None and not is_bound and not part.attempts.is_retaken:
-                self._kept.keep(part.attempts.asked, part.spoken)
+                self._kept.keep(part.attempts.original, part.spoken)
             return []
         takes = [self._take(part, one) for one in again]
         self._remaining += sum(one.remaining for one in again)
@@ -312,7 +309,6 @@ class SpeechRequest:
             self._listener.on_frame(self._done, self._done + self._remaining)
 
     def _append_ready(self):
-        """Add the next chunks as far as they are there."""
         while self._current < len(self._parts):
             part = self._parts[self._current]
             if part.attempts is None or part.attempts.kept is None or part.retakes:
@@ -324,19 +320,19 @@ class SpeechRequest:
         """Add the next chunk with the audio [n] of its kept attempt."""
         joined = self._assembly.append(wav)
         start, stop = self._assembly.spans[-1]
-        first = self._said[-1].frames[1] if self._said else 0
+        first = self._spoken_chunks[-1].frames[1] if self._spoken_chunks else 0
         frames, lead = (first, first + spoken.num_frames), self._assembly.leads[-1]
         verdict = spoken.verdict if isinstance(spoken.verdict, Verdict) else None
-        said = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead, verdict)
-        self._said.append(said)
+        chunk_spoken = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead, verdict)
+        self._spoken_chunks.append(chunk_spoken)
         if self._listener.on_chunk is not None:
-            self._listener.on_chunk(said, joined)
+            self._listener.on_chunk(chunk_spoken, joined)
 
     def _retried(self) -> tuple[Retried, ...]:
-        found = []
+        retried = []
         for number, part in enumerate(self._parts, 1):
             if attempts := part.attempts:
                 if any(attempts.flaws):
-                    found.append(Retried(number, part.chunk.text, tuple(attempts.flaws), attempts.number))
-                found += [Retried(number, one.text, tuple(one.flaws), one.kept) for one in attempts.repairs]
-        return tuple(found)
+                    retried.append(Retried(number, part.chunk.text, tuple(attempts.flaws), attempts.number))
+                retried += [Retried(number, one.text, tuple(one.flaws), one.kept) for one in attempts.repairs]
+        return tuple(retried)

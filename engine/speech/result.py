@@ -161,13 +161,13 @@ class SpeechResult:
     @property
     def doubts(self) -> tuple[DoubtfulWords, ...]:
         """Words that the check doubts, in order."""
-        found = []
+        doubts = []
         for chunk in self.said:
             for doubt in chunk.verdict.doubts if chunk.verdict else ():
                 places = (chunk.start + frame * FRAME_SAMPLES - chunk.lead for frame in doubt.frames)
                 start, end = (min(max(place, chunk.start), chunk.stop) / SAMPLE_RATE for place in places)
-                found.append(DoubtfulWords(doubt.kind, doubt.text, start, end))
-        return tuple(found)
+                doubts.append(DoubtfulWords(doubt.kind, doubt.text, start, end))
+        return tuple(doubts)
 
     @property
     def outcome(self) -> str:

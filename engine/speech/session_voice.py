@@ -17,7 +17,6 @@ class SessionVoice:
         self._spoken: list[SpeechResult] = []
 
     def hear(self, speech: SpeechResult) -> None:
-        """Add a spoken sentence."""
         if self._is_given or not speech.frames or sum(one.frames for one in self._spoken) >= LEAST_REFERENCE_FRAMES:
             return
         self._spoken.append(speech)

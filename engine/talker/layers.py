@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from .ops.linear import add_linear, linear
 from .ops.norm import rms_norm
 from .ops.rope import rotate
 from .ops.swiglu import swiglu
-from .weight import Weight
+from .weight import SCRATCH, Weight
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,17 @@ class Layer:
     qk_norm: torch.Tensor | None  # [heads + kv_heads, D]
     text: Expert
     code: Expert
+
+
+def layer_weights(
+    tensors: dict[str, torch.Tensor], index: int
+) -> tuple[Callable[[str], torch.Tensor], Callable[[str], Weight]]:
+    """Return functions that give a layer's tensor, and its matrix, by canonical name."""
+
+    def get(name: str) -> torch.Tensor:
+        return tensors[f"layers.{index}.{name}"]
+
+    return get, lambda name: Weight(get(name), tensors.get(SCRATCH))
 
 
 @dataclass(eq=False)

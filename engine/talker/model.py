@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 
@@ -12,7 +10,7 @@ from .family import Family
 from .layers import Layer, State, Work, attend_cache, mlp, project_out, project_qkv
 from .ops.linear import linear, project
 from .ops.norm import rms_norm
-from .prefill import AudioSpans, Look, fill
+from .prefill import fill
 from .rope import rope_tables
 from .weight import SCRATCH, Weight
 
@@ -54,26 +52,7 @@ class Talker:
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
         return project(normed, self.head_codes).float()
 
-    def fill(
-        self,
-        ids: Sequence[int],
-        spans: AudioSpans,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        start: int,
-        stop: int,
-        look: Look | None = None,
-    ) -> torch.Tensor:
-        """Prefill positions start..stop of one row's prompt. Returns their last hidden states [n, H].
-
-        ids: P token ids.
-        spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
-        keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
-            this call fills those up to `stop`. With fewer layers, only these are computed.
-        look: called in every layer with its number, its queries [n, heads, D] and all keys [kv_heads, stop, D]. The
-            rest of the last layer is left out then, and what is returned is of no use.
-        """
-        return fill(self, ids, spans, keys, values, start, stop, look)
+    fill = fill  # prefills, see prefill.py
 
     def embed(self, output: torch.Tensor, work: Work) -> None:
         """Embed a step's output [B, K] as the talker's next input, work.x."""

@@ -52,7 +52,13 @@ def fill(
     stop: int,
     look: Look | None = None,
 ) -> torch.Tensor:
-    """Prefill positions start..stop of one row. Returns their last hidden states [n, H]; see Talker.fill."""
+    """Prefill positions start..stop of one row's prompt. Returns their last hidden states [n, H].
+
+    ids: P token ids. audio: spans whose embeddings replace those of the ids.
+    keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled; this
+        call fills those up to `stop`. With fewer layers, only these are computed.
+    look: called in every layer. The rest of the last layer is left out then, and what is returned is of no use.
+    """
     config = talker.config
     heads, total = config.heads, config.heads + config.kv_heads
     x, is_code = _embedded(talker, ids, audio, start, stop)

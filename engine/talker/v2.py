@@ -6,8 +6,7 @@ import torch
 
 from ..core.codes import CODE_VOCAB, CODEBOOK_SIZE
 from .config import ModelConfig
-from .layers import Expert, Layer
-from .weight import SCRATCH, Weight
+from .layers import Expert, Layer, layer_weights
 
 SUPPORTED = {
     "": {
@@ -42,13 +41,7 @@ def recognises(config: dict) -> bool:
 
 def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
     """Build layer `index` from canonical tensors."""
-
-    def get(name: str) -> torch.Tensor:
-        return tensors[f"layers.{index}.{name}"]
-
-    def weight(name: str) -> Weight:
-        return Weight(get(name), tensors.get(SCRATCH))
-
+    get, weight = layer_weights(tensors, index)
     text = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
     code = Expert(get("audio_attn_norm"), get("audio_mlp_norm"), weight("audio_gate_up"), weight("audio_down"))
     return Layer(qkv=weight("qkv"), out=weight("o"), qk_norm=None, text=text, code=code)

@@ -6,8 +6,7 @@ import torch
 
 from ..core.codes import CODE_VOCAB
 from .config import ModelConfig
-from .layers import Expert, Layer
-from .weight import SCRATCH, Weight
+from .layers import Expert, Layer, layer_weights
 
 SUPPORTED = {
     "audio_encoder_config": {
@@ -25,7 +24,6 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """True if a config.json belongs to this family."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return text.get("model_type") == "qwen3" and "audio_encoder_config" in config
@@ -34,13 +32,7 @@ def recognises(config: dict) -> bool:
 
 def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
     """Build layer `index` from canonical tensors. The query and key norms become one [heads + kv_heads, D] weight."""
-
-    def get(name: str) -> torch.Tensor:
-        return tensors[f"layers.{index}.{name}"]
-
-    def weight(name: str) -> Weight:
-        return Weight(get(name), tensors.get(SCRATCH))
-
+    get, weight = layer_weights(tensors, index)
     expert = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
     norms = [get("q_norm").expand(config.heads, -1), get("k_norm").expand(config.kv_heads, -1)]
     return Layer(qkv=weight("qkv"), out=weight("o"), qk_norm=torch.cat(norms), text=expert, code=expert)

@@ -35,8 +35,6 @@ _SPARE = 1 << 30  # bytes of device memory left for graphs, libraries and other 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured step."""
-
     who: str
     family: str
     dtype: str
@@ -59,7 +57,6 @@ class Row:
         return self.frames_per_s / FRAME_RATE
 
     def as_dict(self) -> dict:
-        """Return plain values for JSON."""
         derived = {name: getattr(self, name) for name in ("percent_of_floor", "frames_per_s", "audio_s_per_s")}
         values = asdict(self) | derived
         return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in values.items()}
@@ -110,7 +107,6 @@ def bench(config: EngineConfig) -> dict:
 
 
 def as_text(result: dict) -> str:
-    """Format the result as a table."""
     lines = [f"{result['device']}, torch {result['torch']}: memory reads at {1000 * result['read_tb_s']:,.1f} GB/s"]
     if result["rows"]:
         heads = f"{'weights':<10}{'floor ms':>9}{'ms':>9}{'of floor':>10}{'frames/s':>10}{'real time':>11}"

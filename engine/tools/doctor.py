@@ -66,11 +66,9 @@ class Report:
     advice: str = ""
 
     def as_dict(self) -> dict:
-        """Return plain values for JSON."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """Format the report as lines."""
         head = [
             ("folder", self.folder),
             ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),
@@ -182,18 +180,12 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
     for name in own:
         stored = talker.stored_as(name)
         report.dtypes[stored] = report.dtypes.get(stored, 0) + 1
-    report.kernels = _kernels_here(model)
+    here = ("cuda", torch.bfloat16) if torch.cuda.is_available() else ("cpu", torch.float32)
+    report.kernels = decode_ops(model, torch.device(here[0]), here[1])
     plan = plan_of(settings, talker)
     if settings.tied and not plan.tied:
         report.notes.append("The head differs from the code embedding that config.json ties it to; both are used.")
     report.problems += _few(talker_problems(folder, talker, plan))
-
-
-def _kernels_here(model: ModelConfig) -> str:
-    """Return what decodes `model` with every setting at auto."""
-    gpu = torch.cuda.is_available()
-    device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
-    return decode_ops(model, device, dtype)
 
 
 def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_folder: Path | str | None) -> None:

@@ -27,7 +27,6 @@ _SMALL_VOICE = (
 
 
 def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
-    """Return the configuration with this checkpoint."""
     partial = getattr(args, "partial_lora", False)
     return EngineConfig(
         model=str(model),

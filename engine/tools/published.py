@@ -10,7 +10,6 @@ import torch
 from ..checkpoint.hf_config import read_settings
 from ..checkpoint.talker_layout import V3_CODEC, TensorPlan, make_plan
 from ..checkpoint.tensor_file import INDEX, header_of, open_tensors
-from ..codec.config import CodecConfig
 from ..core.codes import BOC
 from ..talker import Talker
 from ..talker.weight import FORMATS, Weight
@@ -36,21 +35,6 @@ PUBLISHED = {
         "head_dim": 128,
     },
 }
-PUBLISHED_CODEC = CodecConfig(
-    codebook_size=1024,
-    codebook_dim=64,
-    acoustic_hidden=256,
-    encoder_hidden=64,
-    decoder_hidden=1024,
-    semantic_hidden=768,
-    semantic_ffn=3072,
-    semantic_layers=12,
-    pos_kernel=128,
-    pos_groups=16,
-    ratios=(8, 5, 4, 2, 3),
-    conv_dims=(512,) * 7,
-    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
-)
 SIZES = {"v3": "4B", "v2": "3B"}
 
 

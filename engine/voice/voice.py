@@ -116,8 +116,6 @@ def voice_of_speech(codes: torch.Tensor, transcript: str | None, name: str) -> V
 
 
 class VoiceHead(NamedTuple):
-    """Header of a voice file."""
-
     seconds: float
     transcript: str | None
     codec: str  # name of the network that made the codes, empty if unknown

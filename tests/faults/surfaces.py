@@ -16,6 +16,7 @@ import torch
 from ...engine import (
     EMBEDDED,
     Adapter,
+    BookSettings,
     Engine,
     EngineConfig,
     FileList,
@@ -145,7 +146,11 @@ def _kept(folder: pathlib.Path) -> dict[str, Surface]:
     def narrated(place: pathlib.Path):
         with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512)) as engine:
             return narrate(
-                engine, read_book_text(text, "A"), place, params=PARAMS, kind="m4b", words=engine.words, srt_words=2
+                engine,
+                read_book_text(text, "A"),
+                place,
+                params=PARAMS,
+                settings=BookSettings(kind="m4b", words=engine.words, srt_words=2),
             )
 
     narrated(bound)

@@ -18,6 +18,7 @@ from higgs_tts.engine import (
     EMBEDDED,
     SAMPLE_RATE,
     Book,
+    BookSettings,
     Engine,
     EngineConfig,
     FileList,
@@ -30,7 +31,6 @@ from higgs_tts.engine import (
     narrate,
     read_book_text,
     read_pronunciations,
-    said_as,
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book import chapters as planning
@@ -144,7 +144,7 @@ def test_lost_files_are_made_again_and_equal(engine, whole, tmp_path, lost, spok
 def test_turns_without_words_are_silent(engine, tmp_path):
     """Pronunciations may leave no words: in the middle, and at a chapter's end."""
     text = "# One\n\nHello there.\n\nHmm.\n\nGood bye.\n\nHmm.\n\n# Two\n\nThe end."
-    book = said_as(read_book_text(text, "Book"), read_pronunciations("Hmm = [pause 1]"))
+    book = read_book_text(text, "Book").said_as(read_pronunciations("Hmm = [pause 1]"))
     report = narrate(engine, book, tmp_path, params=PARAMS)
     assert [file.name for file in report.files] == ["01 One.flac", "02 Two.flac"]
     assert "Hello there." in (srt := (tmp_path / "01 One.srt").read_text()) and "Good bye." in srt and "Hmm" not in srt
@@ -214,9 +214,9 @@ def test_a_bound_book_is_the_same_however_its_turns_are_grouped(engine, tmp_path
     """A resumed run groups them differently. The list holds the sizes of the cues' files, so it must not change."""
     pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book = read_book_text("# One\n\n" + "\n\n".join(f"This is paragraph number {n} of all." for n in range(9)), "Book")
-    narrate(engine, book, tmp_path / "a", params=PARAMS, kind="m4b")
+    narrate(engine, book, tmp_path / "a", params=PARAMS, settings=BookSettings(kind="m4b"))
     monkeypatch.setattr(planning, "GROUP_SECONDS", 4.0)
-    narrate(engine, book, tmp_path / "b", params=PARAMS, kind="m4b")
+    narrate(engine, book, tmp_path / "b", params=PARAMS, settings=BookSettings(kind="m4b"))
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
     assert (tmp_path / "a" / "book.json").read_bytes() == (tmp_path / "b" / "book.json").read_bytes()
 
@@ -230,10 +230,10 @@ def test_a_damaged_kept_file_is_made_again(tmp_path, damaged):
     if kind == "m4b":
         pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book, voice = read_book_text("# One\n\nIt goes on.", "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
-    narrate(Robot(), book, tmp_path, voice, kind=kind)
+    narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind))
     before, path = made_in(tmp_path), tmp_path / damaged
     path.write_bytes(b"\0" * path.stat().st_size)
-    narrate(Robot(), book, tmp_path, voice, kind=kind)
+    narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind))
     assert made_in(tmp_path) == before
 
 
@@ -242,7 +242,7 @@ def test_a_part_that_is_damaged_inside_is_named_or_made_again(tmp_path, place):
     """Sound can be read from its end, as is found out before."""
     pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book, voice = read_book_text("# One\n\nIt goes on.", "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
-    narrate(Robot(), book, tmp_path, voice, kind="m4b")
+    narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind="m4b"))
     before, path = made_in(tmp_path), tmp_path / "spoken" / "chapters" / "01 One.flac"
     data = bytearray(path.read_bytes())
     at = int(place * len(data))
@@ -250,11 +250,11 @@ def test_a_part_that_is_damaged_inside_is_named_or_made_again(tmp_path, place):
     path.write_bytes(data)
     (tmp_path / "Book.m4b").unlink()
     try:
-        narrate(Robot(), book, tmp_path, voice, kind="m4b")
+        narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind="m4b"))
     except HiggsError as error:
         assert f"{path} is damaged" in str(error)
         path.unlink()
-        narrate(Robot(), book, tmp_path, voice, kind="m4b")
+        narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind="m4b"))
         assert made_in(tmp_path) == before
     assert (tmp_path / "Book.m4b").is_file()
 
@@ -336,7 +336,9 @@ def test_retried_takes_are_the_same_after_resuming(engine, tmp_path, monkeypatch
 def test_words_of_a_resumed_book_are_the_same(engine, tmp_path):
     """They come from the saved codes. Asking for them later speaks nothing."""
     book = read_book_text(TEXT, "Book")
-    report = narrate(engine, book, tmp_path / "a", params=PARAMS, words=engine.words, srt_words=2)
+    report = narrate(
+        engine, book, tmp_path / "a", params=PARAMS, settings=BookSettings(words=engine.words, srt_words=2)
+    )
     rows = json.loads((tmp_path / "a" / "02 Two 2.words.json").read_text(encoding="utf-8"))["words"]
     assert " ".join(row["word"] for row in rows) == "Two / 2? It goes on. It goes on. The end."
     times = [row[side] for row in rows for side in ("start", "end")]
@@ -350,10 +352,12 @@ def test_words_of_a_resumed_book_are_the_same(engine, tmp_path):
 
     with pytest.raises(Stopped):
         narrate(engine, book, tmp_path / "b", params=PARAMS, on_progress=stop)
-    resumed = narrate(engine, book, tmp_path / "b", params=PARAMS, words=engine.words, srt_words=2)
+    resumed = narrate(
+        engine, book, tmp_path / "b", params=PARAMS, settings=BookSettings(words=engine.words, srt_words=2)
+    )
     assert [file.made for file in resumed.files] == [True, True] and resumed.reused > 0
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
-    again = narrate(engine, book, tmp_path / "b", params=PARAMS, words=engine.words, srt_words=2)
+    again = narrate(engine, book, tmp_path / "b", params=PARAMS, settings=BookSettings(words=engine.words, srt_words=2))
     assert not any(file.made for file in again.files)
     narrate(engine, book, tmp_path / "b", params=PARAMS)
     assert not list((tmp_path / "b").glob("*.words.json")), "those of an earlier form are not left"
@@ -366,13 +370,13 @@ def test_a_bound_book_has_the_words_of_its_chapters(tmp_path):
     for name in "ab":
         for text in ("# One\n\nIt is.", "# One\n\nIt is.\n\n# Two\n\nIt ends."):  # the first chapter is kept
             book = read_book_text(text, "A book")
-            narrate(robot, book, tmp_path / name, voice, kind="m4b", words=robot.words)
+            narrate(robot, book, tmp_path / name, voice, settings=BookSettings(kind="m4b", words=robot.words))
     rows = json.loads((tmp_path / "a" / made[0]).read_text(encoding="utf-8"))["words"]
     assert [row["word"] for row in rows] == ["One", "It", "is.", "Two", "It", "ends."]
     assert [round(row["start"]) for row in rows[::3]] == [0, 4] and made_in(tmp_path / "a") == made_in(tmp_path / "b")
     for name in made:
         (tmp_path / "a" / name).unlink()
-    narrate(robot, book, tmp_path / "a", voice, kind="m4b", words=robot.words)
+    narrate(robot, book, tmp_path / "a", voice, settings=BookSettings(kind="m4b", words=robot.words))
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
 
 
@@ -467,7 +471,7 @@ def test_speakers_without_a_voice_get_one_and_keep_it(tmp_path):
     book, given = read_book_text(script, "Script", is_script=True), Voice(torch.ones(50, 8).long(), "I am Tom.")
     assert book.speakers == ["Anna", "Tom"] and book.head == {"Anna": "1", "Tom": "2"}
     robot = Robot()
-    narrate(robot, book, tmp_path, {"Tom": given}, PARAMS, scene="A hall.", even=False)
+    narrate(robot, book, tmp_path, {"Tom": given}, PARAMS, settings=BookSettings(scene="A hall.", even=False))
     (first, turns) = robot.given
     assert [turn.text for turn in first[0]] == ["Nobody knows. Chapter 1 One. Chapter 2 Three."]
     assert [turn.speaker for turn in turns[0]] == ["Anna", "Anna", "Anna", "Tom", "Anna", "Anna"]
@@ -477,7 +481,14 @@ def test_speakers_without_a_voice_get_one_and_keep_it(tmp_path):
     srt = (tmp_path / "02 Chapter 1.srt").read_text(encoding="utf-8")
     assert "\nAnna: One.\n" in srt and "\nTom: Two.\n" in srt
     again = Robot()
-    narrate(again, book, tmp_path, {"Tom": replace(given, transcript="Another.")}, PARAMS, scene="A hall.", even=False)
+    narrate(
+        again,
+        book,
+        tmp_path,
+        {"Tom": replace(given, transcript="Another.")},
+        PARAMS,
+        settings=BookSettings(scene="A hall.", even=False),
+    )
     assert [turn.text for turns, *_ in again.given for turn in turns][1:] == [
         "Chapter 1 [pause 1.5]",
         "One. [pause 1]",
@@ -495,7 +506,7 @@ def test_mp3_and_m4b_files_carry_tags_chapters_and_subtitles(tmp_path, kind, cap
     av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book = replace(read_book_text(TEXT, "A book"), author="Nobody")
     voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
-    reports = [narrate(Robot(), book, tmp_path / name, voice, kind=kind) for name in "ab"]
+    reports = [narrate(Robot(), book, tmp_path / name, voice, settings=BookSettings(kind=kind)) for name in "ab"]
     names = ["01 One.mp3", "02 Two 2.mp3"] if kind == "mp3" else ["A book.m4b"]
     assert [file.name for file in reports[0].files] == names and all(file.made for file in reports[0].files)
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b"), "no date and no random number inside"
@@ -514,7 +525,7 @@ def test_mp3_and_m4b_files_carry_tags_chapters_and_subtitles(tmp_path, kind, cap
             9.0, abs=0.01
         )
         assert "00:00:05,000 --> 00:00:06,000\nTwo / 2?\n" in srt
-    again = narrate(Robot(), book, tmp_path / "a", voice, kind=kind)
+    again = narrate(Robot(), book, tmp_path / "a", voice, settings=BookSettings(kind=kind))
     assert not any(file.made for file in again.files)
 
 
@@ -525,7 +536,7 @@ def test_missing_pyav_is_reported_before_any_speech(tmp_path, monkeypatch):
     monkeypatch.setattr(sound_file, "import_optional", missing)
     robot = Robot()
     with pytest.raises(HiggsError, match=r"mp3 files need PyAV, which comes with ComfyUI\. Install it"):
-        narrate(robot, read_book_text(TEXT, "Book"), tmp_path, kind="mp3")
+        narrate(robot, read_book_text(TEXT, "Book"), tmp_path, settings=BookSettings(kind="mp3"))
     assert robot.given == [] and list(tmp_path.iterdir()) == []
 
 

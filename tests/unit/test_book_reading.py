@@ -1,7 +1,7 @@
 """Reading books: text, Markdown and EPUB files become chapters of paragraphs, without unspoken parts."""
 
 import pytest
-from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations, said_as
+from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations
 from higgs_tts.engine.book.text import is_heading
 from higgs_tts.tests.epub_files import DOCUMENTS, PACKAGE, epub
 
@@ -322,7 +322,7 @@ def test_a_script_may_have_chapters():
 
 
 def test_pronunciations_apply_to_titles_and_text():
-    book = said_as(read_book_text("# Nguyen\n\nNguyen spoke.", "T"), read_pronunciations("Nguyen = Win"))
+    book = read_book_text("# Nguyen\n\nNguyen spoke.", "T").said_as(read_pronunciations("Nguyen = Win"))
     assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]
 
 

@@ -204,7 +204,7 @@ def test_a_worker_that_never_starts_is_given_up(seats_of, monkeypatch):
     (seat,) = seats.all
     monkeypatch.setattr(ray, "wait", lambda promises, timeout: ([], promises))
     assert seats.admit(seat, 0.0) is None
-    seat.asked -= 601
+    seat.requested -= 601
     assert seats.admit(seat, 0.0) == "" and seat.is_gone
     with pytest.raises(HiggsError, match=r"All workers of the Ray cluster are lost.*has not started it within 600 s"):
         seats.gather()

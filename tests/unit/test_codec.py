@@ -14,8 +14,8 @@ from higgs_tts.engine.codec.hubert import SemanticModel
 from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder, encode_once
 from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.core.errors import HiggsError
-from higgs_tts.engine.tools.published import PUBLISHED_CODEC
 from higgs_tts.engine.tools.tiny_codec import TINY, hf_config, hubert_settings, tiny_codec
+from higgs_tts.tests.real_shapes import PUBLISHED_CODEC
 from safetensors.torch import save_file
 
 

@@ -55,8 +55,8 @@ def local(written):
 
 @pytest.fixture(scope="module")
 def served(engine):
-    card = ModelCard(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
-    with running(engine, key="secret", card=card) as (port, speaker):
+    engine.planner.card = ModelCard(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
+    with running(engine, key="secret") as (port, speaker):
         yield port, speaker
 
 

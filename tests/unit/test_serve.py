@@ -19,7 +19,7 @@ from higgs_tts.engine.engines import engine as engine_module
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.core.config import CallLimits  # noqa: E402
-from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
+from higgs_tts.engine.serve.serve import ServeSettings, is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.serve.timestamps import word_headers  # noqa: E402
@@ -345,13 +345,13 @@ class TestStarting:
     def test_serving_other_machines_needs_a_key(self, engine, monkeypatch):
         monkeypatch.delenv("HIGGS_TTS_API_KEY", raising=False)
         with pytest.raises(HiggsError, match=r"0\.0\.0\.0 can be reached from other machines.*--api-key"):
-            serve(engine, "0.0.0.0", 0, None, "", CallLimits(), print)
+            serve(engine, ServeSettings("0.0.0.0", 0), print)
         names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
 
     def test_a_bad_port_is_refused(self, another):
         with pytest.raises(HiggsError, match=r"cannot use 127\.0\.0\.1:99999 .*Choose another --port"):
-            serve(another, "127.0.0.1", 99999, None, "", CallLimits(), print)
+            serve(another, ServeSettings("127.0.0.1", 99999), print)
 
     def test_a_model_in_the_current_folder_has_a_name(self, monkeypatch):
         monkeypatch.chdir(EMBEDDED)
@@ -359,7 +359,7 @@ class TestStarting:
 
     def test_a_missing_folder_is_refused(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):
-            serve(engine, "127.0.0.1", 0, tmp_path / "nowhere", "", CallLimits(), print)
+            serve(engine, ServeSettings("127.0.0.1", 0, tmp_path / "nowhere"), print)
 
     def test_the_command_serves_and_stops(self, pytestconfig):
         command = [sys.executable, "-m", "engine", "serve", "--device", "cpu", "--port", "0"]

@@ -155,14 +155,15 @@ class TestMetrics:
             assert ask(port, "GET", "/metrics", headers=["Authorization: Bearer secret"])[0] == 200
 
 
-def test_health_tells_of_the_workers_those_with_the_key(engine):
+def test_health_tells_of_the_workers_those_with_the_key(engine, monkeypatch):
     workers = [{"state": "running", "machine": "here"}, {"state": "starting"}]
 
     def health(port, *headers):
         status, _, body = ask(port, "GET", "/health", headers=headers)
         return status, json.loads(body)
 
-    with running(engine, key="secret", workers=lambda: workers) as (port, _):
+    monkeypatch.setattr(engine, "workers", lambda: workers)
+    with running(engine, key="secret") as (port, _):
         assert health(port) == (200, {"status": "healthy"})
         assert health(port, "Authorization: Bearer secret") == (200, {"status": "healthy", "workers": workers})
         workers[:] = [{"state": "lost"}, {"state": "not answering"}]

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.audio import encoded
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
@@ -168,6 +169,7 @@ def test_mp3_is_sent_whole_without_pyav(port, alone, monkeypatch):
 
     real = sound.import_optional
     monkeypatch.setattr(sound, "import_optional", missing)
+    monkeypatch.setattr(encoded, "import_optional", missing)
     status, told, data = ask(port, body={**ASKED, **EXTRA, "response_format": "mp3"})
     assert status == 200 and told["content-type"] == "audio/mpeg"
     assert_spoken(data, "mp3", alone)

@@ -72,11 +72,11 @@ def test_our_own_client_finds_a_voice(port):
 @pytest.mark.parametrize("name", sorted(STOCK_VOICES))
 def test_a_file_of_a_stock_name_wins(name, tmp_path):
     folder = VoiceFolder(tmp_path)
-    assert folder.found(name) is None and folder.found(name.upper()) is None
+    assert folder.file_of(name) is None and folder.file_of(name.upper()) is None
     shutil.copy(BUILT_IN_CLIPS / "ruth.flac", tmp_path / f"{name.title()}.flac")
-    assert folder.found(name) == (tmp_path / f"{name.title()}.flac", None) and name in folder.names()
+    assert folder.file_of(name) == (tmp_path / f"{name.title()}.flac", None) and name in folder.names()
     with pytest.raises(BadCall, match="no voice 'nobody'"):
-        folder.found("nobody")
+        folder.file_of("nobody")
 
 
 def test_calls_speak_with_an_own_voice_of_a_stock_name(port, folder):

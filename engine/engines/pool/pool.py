@@ -24,7 +24,7 @@ _BUSY_SECONDS = 180.0  # a member that stays busy this long without an answer is
 class Part:
     """A sequence that a member decodes for a caller. skip: samples heard already, from another member."""
 
-    asked: Sequence
+    original: Sequence
     skip: int
     wavs: list[torch.Tensor] = field(default_factory=list)  # held until complete, unless `listened`
 
@@ -85,18 +85,16 @@ class Pool:
         self.lost: list[Member] = []  # in order of loss
         self._waiting: deque[Sequence] = deque()
         self._missing: set[Sequence] = set()
-        self._heard: dict[
+        self._played: dict[
             Sequence, tuple[int, str]
         ] = {}  # of incomplete ones: samples heard, and the kind that made them
 
     @property
     def is_done(self) -> bool:
-        """True if all submitted sequences are complete."""
         return not self._missing
 
     @property
     def left(self) -> list[Member]:
-        """Members still in use."""
         return [member for member in self.members if member.error is None]
 
     def start(self) -> list[Member]:
@@ -104,7 +102,7 @@ class Pool:
         running = [member for member in self._started if member.error is None]
         starting = [] if running else self.left[: self._seats]
         spares = [member for member in self.left if member not in running + starting]
-        needed = {self._heard[one][1] for one in self._waiting if one in self._heard}
+        needed = {self._played[one][1] for one in self._waiting if one in self._played}
         for kind in needed - {member.kind for member in running + starting}:
             starting += [member for member in spares if member.kind == kind][:1]
         self._started = running + starting
@@ -116,7 +114,6 @@ class Pool:
         return [] if replaced is None else self.give_up(replaced)
 
     def submit(self, *sequences: Sequence) -> None:
-        """Append sequences to the queue."""
         self._missing.update(sequences)
         self._waiting.extend(sequences)
 
@@ -125,11 +122,11 @@ class Pool:
         copies = []
         for sequence in sequences:
             self._missing.discard(sequence)
-            self._heard.pop(sequence, None)
+            self._played.pop(sequence, None)
             if sequence in self._waiting:
                 self._waiting.remove(sequence)
             for member in self.members:
-                for copy in [copy for copy, part in member.parts.items() if part.asked is sequence]:
+                for copy in [copy for copy, part in member.parts.items() if part.original is sequence]:
                     del member.parts[copy]
                     copies.append((member, copy))
         return copies
@@ -138,16 +135,16 @@ class Pool:
         """Return copies of up to `room` sequences for a member to decode; none while it rests."""
         copies = []
         if room > 0 and now >= member.rest_until and (own := self._open_to(member)):
-            running = [part.asked for one in self.members for part in one.parts.values()]
+            running = [part.original for one in self.members for part in one.parts.values()]
             while own and len(copies) < room:
-                asked = next_fair(own, running)
-                own.remove(asked)
-                self._waiting.remove(asked)
-                running.append(asked)
-                copy = replace(asked)
-                if asked.finished:
-                    copy.fill(torch.cat(asked.codes), asked.ended)
-                member.parts[copy] = Part(asked, self._heard.get(asked, (0, ""))[0])
+                original = next_fair(own, running)
+                own.remove(original)
+                self._waiting.remove(original)
+                running.append(original)
+                copy = replace(original)
+                if original.finished:
+                    copy.fill(torch.cat(original.codes), original.ended)
+                member.parts[copy] = Part(original, self._played.get(original, (0, ""))[0])
                 copies.append(copy)
         return copies
 
@@ -158,33 +155,33 @@ class Pool:
     def _open_to(self, member: Member) -> deque[Sequence]:
         if member.error is not None:
             return deque()
-        return deque(one for one in self._waiting if self._heard.get(one, (0, member.kind))[1] == member.kind)
+        return deque(one for one in self._waiting if self._played.get(one, (0, member.kind))[1] == member.kind)
 
-    def hear(self, member: Member, heard: Heard) -> list[Heard]:
+    def hear(self, member: Member, output: Heard) -> list[Heard]:
         """Convert a member's output to output for the callers."""
-        copy, part = heard.sequence, member.parts.get(heard.sequence)
+        copy, part = output.sequence, member.parts.get(output.sequence)
         if part is None:  # dropped, or the member is lost
             return []
-        asked, wav = part.asked, heard.wav[part.skip :]
-        part.skip -= len(heard.wav) - len(wav)
-        asked.num_frames = copy.num_frames
-        if not asked.listened:
+        original, wav = part.original, output.wav[part.skip :]
+        part.skip -= len(output.wav) - len(wav)
+        original.num_frames = copy.num_frames
+        if not original.listened:
             part.wavs.append(wav)
-            wav = torch.cat(part.wavs) if heard.is_last else wav[:0]
-        if heard.is_last:
+            wav = torch.cat(part.wavs) if output.is_last else wav[:0]
+        if output.is_last:
             del member.parts[copy]
-            self._missing.discard(asked)
-            self._heard.pop(asked, None)
+            self._missing.discard(original)
+            self._played.pop(original, None)
             member.answered()
             if copy.error is None:
                 member.spoken += 1
-                asked.fill(torch.cat(copy.codes), copy.ended)
-                asked.verdict = copy.verdict
+                original.fill(torch.cat(copy.codes), copy.ended)
+                original.verdict = copy.verdict
             else:
-                asked.error, asked.finished = copy.error, True
+                original.error, original.finished = copy.error, True
         elif len(wav):
-            self._heard[asked] = self._heard.get(asked, (0, ""))[0] + len(wav), member.kind
-        return [Heard(asked, wav, heard.is_last, cleared=heard.cleared)]
+            self._played[original] = self._played.get(original, (0, ""))[0] + len(wav), member.kind
+        return [Heard(original, wav, output.is_last, cleared=output.cleared)]
 
     def fail(
         self, member: Member, copy: Sequence, error: HiggsError, now: float, is_busy: bool = False, rest: float = 0.0
@@ -211,14 +208,14 @@ class Pool:
 
     def _give_back(self, member: Member, copies: list[Sequence], why: str) -> list[Heard]:
         """Return a member's sequences to the front of the queue, and void heard audio that no other can continue."""
-        asked = [member.parts.pop(copy).asked for copy in copies]
-        self._waiting.extendleft(reversed(asked))
-        for sequence in asked:
+        returned = [member.parts.pop(copy).original for copy in copies]
+        self._waiting.extendleft(reversed(returned))
+        for sequence in returned:
             if not sequence.finished:
                 sequence.clear()
         kinds = {one.kind for one in self.members if one.kind and (one.error is None or one.returns)}
-        void = [one for one in self._waiting if one in self._heard and self._heard[one][1] not in kinds]
+        void = [one for one in self._waiting if one in self._played and self._played[one][1] not in kinds]
         for sequence in void:
-            del self._heard[sequence]
-        reasons = dict.fromkeys(asked, "") | dict.fromkeys(void, f"{member.label} {why}")
+            del self._played[sequence]
+        reasons = dict.fromkeys(returned, "") | dict.fromkeys(void, f"{member.label} {why}")
         return [Heard(one, torch.empty(0), void=reason) for one, reason in reasons.items()]

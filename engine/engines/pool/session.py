@@ -66,15 +66,15 @@ class PoolSession(ABC):
             yield self._take_in(events)
 
     def _take_in(self, events: deque[Callable[[], list[Heard]]]) -> list[Heard]:
-        heard = []
+        outputs = []
         with self._changed:
             for event in events:
-                heard += event()
+                outputs += event()
             if not (self._pool.is_done or self._pool.left) and (error := self._end()):
                 raise type(error)(*error.args)  # a copy: the member's own must not gain a traceback
             self._start(self._pool.start())
             self._changed.notify_all()
-        return heard
+        return outputs
 
     def _tell(self, decide: Callable[..., list[Heard]], *given: object) -> None:
         """Queue decide(*given) for the thread that iterates the session. Called from a member's thread."""

@@ -31,7 +31,6 @@ class Address:
 
     @property
     def label(self) -> str:
-        """Name for users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.secure else 80)
         return f"{host}{'' if usual else f':{self.port}'}{self.path}"
@@ -43,7 +42,6 @@ class Address:
 
     @property
     def is_hosted(self) -> bool:
-        """True for Boson's hosted API."""
         return self.host == HOSTED
 
     @property
@@ -63,10 +61,10 @@ def read_addresses(text: str, variable: str) -> list[Address]:
 
     Raises HiggsError if an address is invalid, or a variable does not begin with HIGGS_TTS_.
     """
-    found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
-    if not found:
+    addresses = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
+    if not addresses:
         raise HiggsError("there is no address. Enter one per line, such as 127.0.0.1:8000.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def _read(line: str, variable: str) -> Address:

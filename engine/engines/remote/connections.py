@@ -32,8 +32,6 @@ class TimedOut(Broken):
 
 
 class Answer(NamedTuple):
-    """Response of a server."""
-
     status: int
     headers: Message
     body: bytes

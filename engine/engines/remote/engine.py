@@ -48,12 +48,12 @@ class RemoteEngine(SpeechAPI):
 
         Raises HiggsError if no server can speak.
         """
-        found = find_servers(self._addresses, self.config, on_wait)
-        planner = RemotePlanner(found, self.config, self.encode_voice)
+        servers = find_servers(self._addresses, self.config, on_wait)
+        planner = RemotePlanner(servers, self.config, self.encode_voice)
         if self._last is not None and self._last[1].is_of(planner):
             planner.kept = self._last[1].kept
-        self._last = found, planner
-        return found
+        self._last = servers, planner
+        return servers
 
     @property
     def found(self) -> FoundServers:
@@ -94,6 +94,6 @@ class RemoteEngine(SpeechAPI):
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[ServerPool]:
-        found = self.connect(on_wait)
-        encode = None if found.wire else self.encode_voice
-        yield ServerPool(ServerSource(found.servers), self.config, encode, found.warnings)
+        servers = self.connect(on_wait)
+        encode = None if servers.wire else self.encode_voice
+        yield ServerPool(ServerSource(servers.servers), self.config, encode, servers.warnings)

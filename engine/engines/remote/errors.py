@@ -32,8 +32,8 @@ class Lost(HiggsError):
 
 def error_of(answer: Answer, variable: str) -> HiggsError:
     """Return the error for a response other than 200. variable: environment variable of the key."""
-    status, said = answer.status, _said(answer)
-    because = f": {said.rstrip('.')}." if said else f" (HTTP {status})."
+    status, message = answer.status, _message_of(answer)
+    because = f": {message.rstrip('.')}." if message else f" (HTTP {status})."
     if status in (401, 403):
         return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
     if status in (404, 405):
@@ -53,34 +53,33 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
     return Refusal(f"refused the call{because}")
 
 
-def failing(told: object) -> Failing:
+def failing(error: object) -> Failing:
     """Return the error that a server tells in the middle of its answer."""
-    return Failing(f"failed: {told.get('message') if isinstance(told, Mapping) else told}")
+    return Failing(f"failed: {error.get('message') if isinstance(error, Mapping) else error}")
 
 
 def no_sound(answer: Answer) -> Lost:
-    """Return the error for a response that is not audio."""
-    said = _said(answer) if answer.kind in ("application/json", "text/plain") else ""
-    what = f"{answer.kind or 'data'} instead of audio" + (f": {said}" if said else "")
-    return Lost(f"returned {what}. Check that this is the address of a speech server.")
+    message = _message_of(answer) if answer.kind in ("application/json", "text/plain") else ""
+    got = f"{answer.kind or 'data'} instead of audio" + (f": {message}" if message else "")
+    return Lost(f"returned {got}. Check that this is the address of a speech server.")
 
 
-def _said(answer: Answer) -> str:
+def _message_of(answer: Answer) -> str:
     """Return the server's message on one line, from OpenAI's or FastAPI's error format."""
-    told = answer.json()
+    message = answer.json()
     for name in ("error", "message", "detail"):
-        if isinstance(told, dict) and name in told:
-            told = told[name]
-    if isinstance(told, list) and told and isinstance(told[0], dict):  # FastAPI's validation error
-        told = f"{'.'.join(map(str, told[0].get('loc', ())))}: {told[0].get('msg', '')}"
-    words = " ".join(told.split()) if isinstance(told, str) else ""
+        if isinstance(message, dict) and name in message:
+            message = message[name]
+    if isinstance(message, list) and message and isinstance(message[0], dict):  # FastAPI's validation error
+        message = f"{'.'.join(map(str, message[0].get('loc', ())))}: {message[0].get('msg', '')}"
+    words = " ".join(message.split()) if isinstance(message, str) else ""
     return words if len(words) <= _SHOWN else words[:_SHOWN] + "..."
 
 
 def _code(answer: Answer) -> object:
-    told = answer.json()
-    told = told.get("error") if isinstance(told, dict) else None
-    return told.get("code") if isinstance(told, dict) else None
+    error = answer.json()
+    error = error.get("error") if isinstance(error, dict) else None
+    return error.get("code") if isinstance(error, dict) else None
 
 
 def _rest(answer: Answer) -> float:

@@ -48,39 +48,39 @@ def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Ca
     Raises HiggsError if no server can speak.
     """
     wanted = list(addresses)
-    told: queue.Queue[tuple[Address, Server | BaseException]] = queue.Queue()
+    answers: queue.Queue[tuple[Address, Server | BaseException]] = queue.Queue()
     connections = Connections()
 
     def look(address: Address):
         try:
-            told.put((address, _look(address, config, connections)))
+            answers.put((address, _look(address, config, connections)))
         except HiggsError as error:
-            told.put((address, error))
+            answers.put((address, error))
         except BaseException as error:
-            told.put((address, error))
+            answers.put((address, error))
             raise
 
     for address in wanted:
         threading.Thread(target=look, args=(address,), name=f"Higgs TTS {address.label}", daemon=True).start()
-    found: dict[Address, Server | BaseException] = {}
+    results: dict[Address, Server | BaseException] = {}
     try:
-        while len(found) < len(wanted):
+        while len(results) < len(wanted):
             on_wait()
             try:
-                address, what = told.get(timeout=LOOK)
+                address, answer = answers.get(timeout=LOOK)
             except queue.Empty:
                 continue
-            if isinstance(what, BaseException) and not isinstance(what, HiggsError):
-                raise what
-            found[address] = what
+            if isinstance(answer, BaseException) and not isinstance(answer, HiggsError):
+                raise answer
+            results[address] = answer
     finally:
         connections.close()
-    return _judged({address: found[address] for address in wanted})
+    return _judged({address: results[address] for address in wanted})
 
 
-def _judged(found: Mapping[Address, Server | BaseException]) -> FoundServers:
-    servers = [what for what in found.values() if isinstance(what, Server)]
-    failed = [f"{address.label} {what}" for address, what in found.items() if not isinstance(what, Server)]
+def _judged(results: Mapping[Address, Server | BaseException]) -> FoundServers:
+    servers = [result for result in results.values() if isinstance(result, Server)]
+    failed = [f"{address.label} {result}" for address, result in results.items() if not isinstance(result, Server)]
     if not servers:
         raise HiggsError(
             " ".join(["None of the servers can be used." if len(failed) > 1 else "The server cannot be used:", *failed])
@@ -120,8 +120,8 @@ def _look(address: Address, config: ServerConfig, connections: Connections) -> S
     server = Server(address, kind, config.model or (known[0] if known else ""))
     if kind is not Kind.OURS:
         return server
-    told = next((model for model in models if model.get("id") == server.model), models[0]).get("higgs_tts")
-    wire = wire_of(told.get("wire")) if isinstance(told, Mapping) else None
+    about = next((model for model in models if model.get("id") == server.model), models[0]).get("higgs_tts")
+    wire = wire_of(about.get("wire")) if isinstance(about, Mapping) else None
     return replace(server, card=_card(models[0]), wire=wire)
 
 
@@ -132,8 +132,8 @@ def _models(address: Address, connections: Connections) -> list[Mapping[str, Any
         return []
     if answer.status != 200:
         raise error_of(answer, address.variable)
-    told = answer.json()
-    listed = told.get("data") if isinstance(told, Mapping) else None
+    body = answer.json()
+    listed = body.get("data") if isinstance(body, Mapping) else None
     if not isinstance(listed, list):
         raise Lost("returned no list of models. Check that this is the address of a speech server.")
     return [model for model in listed if isinstance(model, Mapping)]
@@ -145,8 +145,8 @@ def _kind(address: Address, models: list[Mapping[str, Any]], connections: Connec
         if owner in owners:
             return kind
     answer = connections.ask(address, "GET", "/openapi.json", seconds=_SECONDS)
-    told = answer.json() if answer.status == 200 else None
-    paths = told.get("paths") if isinstance(told, Mapping) else None
+    body = answer.json() if answer.status == 200 else None
+    paths = body.get("paths") if isinstance(body, Mapping) else None
     if isinstance(paths, Mapping):
         if _SGLANG_S_OWN in paths:
             return Kind.SGLANG
@@ -158,28 +158,24 @@ def _kind(address: Address, models: list[Mapping[str, Any]], connections: Connec
 def _require_voice(address: Address, voice: str, connections: Connections):
     """Raise Lost if the server lists its voices and this one is not among them."""
     answer = connections.ask(address, "GET", "/v1/audio/voices", seconds=_SECONDS)
-    told = answer.json() if answer.status == 200 else None
-    listed = next((told[key] for key in ("voices", "data") if key in told), None) if isinstance(told, Mapping) else told
+    body = answer.json() if answer.status == 200 else None
+    listed = next((body[key] for key in ("voices", "data") if key in body), None) if isinstance(body, Mapping) else body
     if not isinstance(listed, list):
         return
-    names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in listed if _is_voice(one)]
+    entries = (one for one in listed if isinstance(one, (str, Mapping)))
+    names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in entries]
     if names and voice.casefold() not in {str(name).casefold() for name in names}:
         raise Lost(f"has no voice {voice!r}. Choose one of: {', '.join(map(str, names[:16]))}.")
 
 
-def _is_voice(one: object) -> bool:
-    return isinstance(one, (str, Mapping))
-
-
 def _card(model: Mapping[str, Any]) -> ModelCard:
-    """Return the model card that a Higgs TTS server reports."""
-    told = model.get("higgs_tts")
-    if not isinstance(told, Mapping):
+    about = model.get("higgs_tts")
+    if not isinstance(about, Mapping):
         return ModelCard()
-    languages, tags = told.get("languages"), told.get("tags")
+    languages, tags = about.get("languages"), about.get("tags")
     return ModelCard(
         tuple(map(str, languages)) if isinstance(languages, list) and languages else None,
         tuple(tag for tag in TAGS if tag in tags) if isinstance(tags, list) else None,
-        told.get("one_voice") is True,
-        spell_out=str(told.get("spell_out") or ""),
+        about.get("one_voice") is True,
+        spell_out=str(about.get("spell_out") or ""),
     )

@@ -32,14 +32,14 @@ class RemotePlanner(Planner):
     Those of ours return codes; those of others samples instead (`audio/pcm.py`). encode: `RemoteEngine.encode_voice`.
     """
 
-    def __init__(self, found: FoundServers, config: ServerConfig, encode: Encode):
-        self._servers, self._config, self._wire, self._encode = found.servers, config, found.wire, encode
+    def __init__(self, servers: FoundServers, config: ServerConfig, encode: Encode):
+        self._servers, self._config, self._wire, self._encode = servers.servers, config, servers.wire, encode
         self.kept = KeptCodes()
         self.card = _common_card(self._servers)
         self.model = ", ".join(models_of(self._servers))
         without = [server.label for server in self._servers if server.kind is not Kind.OURS]
         prompts = partial(RemotePrompts, " and ".join(without), self.knows_tag)
-        if (wire := found.wire) is None:
+        if (wire := servers.wire) is None:
             self.context, self.codebooks, self.codec, self.prompts = CONTEXT, FRAME_SAMPLES, pcm.CODEC, prompts()
         else:
             self.context, self.codebooks, self.codec = wire.context, wire.codebooks, wire.codec
@@ -72,13 +72,13 @@ class RemotePlanner(Planner):
                 "Load Voice."
             )
 
-    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+    def request(self, given: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
         if self._config.voice:
             theirs = named_voice(self._config.voice)
-            what = replace(what, voices={turn.speaker: theirs for turn in what.turns} | dict(what.voices))
+            given = replace(given, voices={turn.speaker: theirs for turn in given.turns} | dict(given.voices))
         if self._wire is not None:
-            what = replace(what, voices={name: self._coded(voice) for name, voice in what.voices.items()})
-        return super().request(what, listener, dialogue)
+            given = replace(given, voices={name: self._coded(voice) for name, voice in given.voices.items()})
+        return super().request(given, listener, dialogue)
 
     def _coded(self, voice: Voice) -> Voice:
         """Return the codes of a voice that is a clip, which a server makes once."""
@@ -91,7 +91,6 @@ class RemotePlanner(Planner):
 
 
 def models_of(servers: Iterable[Server]) -> list[str]:
-    """Return the names of the servers' models, each once."""
     return list(dict.fromkeys(server.model for server in servers if server.model))
 
 

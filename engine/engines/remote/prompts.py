@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from ...core.config import FRAME_SAMPLES, SamplingParams
-from ...core.errors import HiggsError
 from ...core.sequence import Sequence
 from ...prompt.chunking import estimate_frames
 from ...prompt.lengths import bounds_of
-from ...prompt.said import SaidText
-from ...prompt.spell_out import spell_out
-from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
+from ...prompt.sequences import Prompts
+from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag
 from ...voice.voice import Voice
 
 CONTEXT = 1 << 20  # positions; a server's context is unknown, so this never limits
@@ -33,11 +30,10 @@ class RemoteSequence(Sequence):
 
 
 def named_voice(name: str) -> Voice:
-    """Return a voice that refers to a server's voice by name."""
     return Voice(torch.zeros(1, FRAME_SAMPLES, dtype=torch.int64), None, name, NAMED)
 
 
-class RemotePrompts:
+class RemotePrompts(Prompts):
     """Prompt builder for servers. Cleans text as PromptBuilder does for a model with all control tags.
 
     without_scene: names of the servers that do not support scenes, for users; if set, the scene is dropped for all.
@@ -52,13 +48,15 @@ class RemotePrompts:
         table: str = "",
         chunk_seconds: float = math.inf,
     ):
-        self._guard, self.follows = TextGuard(TAGS, False, "the server's model"), knows_tag
-        self._without_scene, self._table, self.chunk_seconds = without_scene, table, chunk_seconds
+        super().__init__(TextGuard(TAGS, False, "the server's model"), table, chunk_seconds)
+        self._without_scene, self._knows_tag = without_scene, knows_tag
+
+    def follows(self, tag: str) -> bool:
+        return self._knows_tag(tag)
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
     ) -> RemoteSequence:
-        """Return the sequence for `text`. Raises HiggsError if there is nothing to speak."""
         warnings: list[str] = []
         content = self._content(text, warnings.append)
         spoken = self.spell_out(text).text
@@ -70,8 +68,8 @@ class RemotePrompts:
             content = after_first_word(content)
             transcript = self._guard.clean(voice.transcript or "", warnings.append)
             audio, name = ((0, voice.codes),), voice.name if voice.codec == NAMED else ""
-        told = repr((content, transcript, scene, name))
-        ids = list(hashlib.sha256(told.encode()).digest())
+        digested = repr((content, transcript, scene, name))
+        ids = list(hashlib.sha256(digested.encode()).digest())
         return RemoteSequence(
             ids,
             audio,
@@ -88,25 +86,7 @@ class RemotePrompts:
             transcript=transcript,
         )
 
-    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
-        return self._guard.speakable(self._guard.clean(text, warn))
-
-    def spell_out(self, text: str) -> SaidText:
-        """Return a text with what the servers' model says of it. As written if the server alone spells it out."""
-        return spell_out(text, self._table)
-
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
         """Return (1, 0), because the prompt's length on a server is unknown. Raises as `build` does."""
         self._content(text, lambda warning: None)
         return 1, 0
-
-    def _content(self, text: str, warn: Callable[[str], None]) -> str:
-        content = self._guard.clean(text, warn)
-        for warning in stage_directions(content, self.follows):
-            warn(warning)
-        for *_, warning in itertools.islice(find_markup(content), 1):
-            warn(warning)
-        if not self._guard.speakable(content):
-            raise HiggsError("There is nothing to speak: the text has no letters or digits. Enter some text.")
-        return content

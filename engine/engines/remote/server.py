@@ -35,8 +35,6 @@ _DELAY = 8  # frames; speech cut at the limit may be this much shorter, as some 
 
 
 class Kind(Enum):
-    """Server software."""
-
     OURS = "Higgs TTS"
     SGLANG = "SGLang-Omni"
     VLLM = "vLLM-Omni"
@@ -67,7 +65,6 @@ class Server:
 
     @property
     def label(self) -> str:
-        """Name for users."""
         return f"{self.kind.value} at {self.address.label}"
 
     @property
@@ -79,40 +76,40 @@ class Server:
             return "may ignore seed, sampling settings and reference clips."
         return ""
 
-    def body(self, said: RemoteSequence) -> dict[str, Any]:
+    def body(self, sequence: RemoteSequence) -> dict[str, Any]:
         """Return the request's JSON. Sampling is in it twice, because vLLM-Omni reads it only from extra_params."""
-        body: dict[str, Any] = {"input": said.content, "response_format": "wav"}
-        if said.listened and self.kind in _STREAMING:
+        body: dict[str, Any] = {"input": sequence.content, "response_format": "wav"}
+        if sequence.listened and self.kind in _STREAMING:
             body |= {"response_format": "pcm", "stream": True, "stream_format": "sse"}
         if self.model:
             body["model"] = self.model
-        if isinstance(said.voice, Voice):
-            body |= _voice_fields(said.voice, said.transcript)
+        if isinstance(sequence.voice, Voice):
+            body |= _voice_fields(sequence.voice, sequence.transcript)
         if self.kind is Kind.HOSTED:
-            if len(said.content) > HOSTED_CHARACTERS:
+            if len(sequence.content) > HOSTED_CHARACTERS:
                 raise Refusal(
-                    f"accepts {HOSTED_CHARACTERS} characters at a time, but a chunk has {len(said.content)}. Set "
+                    f"accepts {HOSTED_CHARACTERS} characters at a time, but a chunk has {len(sequence.content)}. Set "
                     "chunk_seconds above 0 to split the text."
                 )
             return body
-        params = said.params
+        params = sequence.params
         sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
         body["max_new_tokens"] = params.max_frames
         if self.kind is Kind.OURS:
-            body |= {**sampling, "seed": params.seed, "index": said.index, "retries": 0}
+            body |= {**sampling, "seed": params.seed, "index": sequence.index, "retries": 0}
             body.setdefault("stream", False)  # the response then has a length and a finish reason
-            return body | ({"scene": said.scene} if said.scene else {})
+            return body | ({"scene": sequence.scene} if sequence.scene else {})
         sampling["top_k"] = params.top_k or -1  # -1 disables it on these servers
-        return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, said.index)}
+        return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, sequence.index)}
 
-    def speak(self, said: RemoteSequence, connections: Connections, seconds: float) -> Iterator[Spoken]:
+    def speak(self, sequence: RemoteSequence, connections: Connections, seconds: float) -> Iterator[Spoken]:
         """Make one call and yield frames, as they arrive if `said.listened` and the server streams.
 
         Raises the errors of errors.py, and Broken.
         """
-        with connections.opened(self.address, "POST", SPEECH, self.body(said), seconds) as opened:
+        with connections.opened(self.address, "POST", SPEECH, self.body(sequence), seconds) as opened:
             if opened.status == 200 and opened.headers.get_content_type() == "text/event-stream":
-                yield from self._streamed(said, events_of(opened))
+                yield from self._streamed(sequence, events_of(opened))
                 return
             answer = Answer(opened.status, opened.headers, whole_body(opened))
         if answer.status != 200:
@@ -120,9 +117,9 @@ class Server:
         frames = pcm.to_frames(_sound(answer))
         if not len(frames):
             raise Failing("returned empty audio.")
-        yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
+        yield Spoken(frames, self._has_ended(sequence, len(frames), answer.headers.get("X-Finish-Reason")))
 
-    def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
+    def _streamed(self, sequence: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
         """Yield frames from OpenAI speech events, which carry 16-bit PCM at SAMPLE_RATE."""
         left, count = b"", 0
         for event in events:
@@ -139,13 +136,12 @@ class Server:
                 last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
                 if not count + len(last):
                     raise Failing("returned empty audio.")
-                yield Spoken(last, self._has_ended(said, count + len(last), event.get("finish_reason")))
+                yield Spoken(last, self._has_ended(sequence, count + len(last), event.get("finish_reason")))
                 return
         raise Broken("closed the connection before its answer was complete.")
 
-    def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
-        """True if speech ended by itself."""
-        return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
+    def _has_ended(self, sequence: RemoteSequence, frames: int, reason: str | None) -> bool:
+        return frames < sequence.params.max_frames - _DELAY if reason is None else reason != "length"
 
 
 def events_of(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:

@@ -60,12 +60,11 @@ class ServerSource:
         """True if servers are still to come."""
         return False
 
-    def none_left(self, told: Sequence[str]) -> HiggsError:
-        """Return the error for a call without servers. told: what was wrong with each."""
-        return HiggsError(told[0] if len(told) == 1 else f"No server is left to use. {' '.join(told)}")
+    def none_left(self, reasons: Sequence[str]) -> HiggsError:
+        """Return the error for a call without servers. reasons: what was wrong with each."""
+        return HiggsError(reasons[0] if len(reasons) == 1 else f"No server is left to use. {' '.join(reasons)}")
 
     def describe(self, chunks: Mapping[Server, int]) -> str:
-        """Describe what has spoken, for users."""
         counted = Counter[str]()
         for server, count in chunks.items():
             counted[server.label] += count
@@ -88,35 +87,28 @@ class ServerPool:
         encode: Callable[..., Voice] | None,
         notes: Sequence[str] = (),
     ):
-        self._source, self._config, self._encode, self._notes = source, config, encode, notes
-        self._chunks: Counter[Server] = Counter()
+        self.source, self.config, self.encode, self.notes = source, config, encode, list(notes)
+        self.chunks: Counter[Server] = Counter()
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[ServerPoolSession]:
-        session = ServerPoolSession(self._source, self._config, self._encode, self._notes, self._chunks)
+        session = ServerPoolSession(self)
         try:
             yield session
         finally:
             session.close()
-            self._notes = ()
+            self.notes = []
 
 
 class ServerPoolSession(PoolSession):
     """A `Session` on servers. A failed call is retried on another server, or on the same one after a back-off."""
 
-    def __init__(
-        self,
-        source: ServerSource,
-        config: ServerConfig,
-        encode: Callable[..., Voice] | None,
-        notes: Sequence[str],
-        chunks: Counter[Server],
-    ):
-        self._source, self._config, self._encode, self._chunks = source, config, encode, chunks
+    def __init__(self, decoder: ServerPool):
+        self._source, self._config, self._encode = decoder.source, decoder.config, decoder.encode
+        self._chunks, self._notes = decoder.chunks, decoder.notes
         self._servers: dict[Member, Server] = {}
         self._has_begun = False
         super().__init__(Pool([]))
-        self._notes = list(notes)
         self._connections = Connections()
         self._clips: set[Future[Voice]] = set()  # being encoded by servers
 
@@ -191,7 +183,7 @@ class ServerPoolSession(PoolSession):
         lost = next((member for member, server in self._servers.items() if server is replaces), None)
         if came is None:
             return [] if lost is None else self._pool.give_up(lost)
-        member = _member(came)
+        member = Member(came.label, came.wire.kind if came.wire else "")
         self._servers[member] = came
         self._chunks[came] += 0  # named in this order
         return self._pool.join(member, lost)
@@ -213,7 +205,6 @@ class ServerPoolSession(PoolSession):
         return self._source.none_left([f"{member.label} {member.error}" for member in self._pool.lost])
 
     def _call(self, member: Member, copy: Decoded):
-        """Make one call, in a thread."""
         server = self._servers[member]
         try:
             self._decode(member, server, copy)
@@ -228,12 +219,12 @@ class ServerPoolSession(PoolSession):
     def _failed(self, member: Member, server: Server, copy: Decoded | None, error: HiggsError) -> list[Heard]:
         if copy is not None and not self._source.is_lost(error):
             is_busy, rest = isinstance(error, Busy), getattr(error, "rest", 0.0)
-            heard = self._pool.fail(member, copy, error, time.monotonic(), is_busy, rest)
+            outputs = self._pool.fail(member, copy, error, time.monotonic(), is_busy, rest)
             if member.error is None:
-                return heard
+                return outputs
             _, note = self._source.lose(server, error)
             self._notes.append(note)
-            return heard
+            return outputs
         if member.error is not None:
             return []
         returns, note = self._source.lose(server, error)
@@ -261,16 +252,12 @@ class ServerPoolSession(PoolSession):
             copy.ended = bool(ended)
             self._tell(hear, Heard(copy, pcm.to_wav(frames), ended is not None))
 
-    def _hear(self, member: Member, is_reused: bool, heard: Heard) -> list[Heard]:
+    def _hear(self, member: Member, is_reused: bool, output: Heard) -> list[Heard]:
         """Take in output, in the thread that iterates the session."""
-        self._chunks[self._servers[member]] += heard.is_last and not is_reused and heard.sequence in member.parts
-        return self._pool.hear(member, heard)
+        self._chunks[self._servers[member]] += output.is_last and not is_reused and output.sequence in member.parts
+        return self._pool.hear(member, output)
 
     def close(self) -> None:
         """Close all connections, so that servers stop. A thread still connecting ends by itself."""
         super().close()
         self._connections.close()
-
-
-def _member(server: Server) -> Member:
-    return Member(server.label, server.wire.kind if server.wire else "")

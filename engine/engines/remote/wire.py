@@ -48,7 +48,7 @@ class Wire:
     kind: str = ""
     chunk_seconds: float = math.inf
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the JSON object that `wire_of` reads."""
         seconds = None if self.chunk_seconds == math.inf else self.chunk_seconds
         own = {field.name: getattr(self, field.name) for field in fields_of(self)}
@@ -85,14 +85,14 @@ class ChunkOrder(NamedTuple):
     ended: bool
 
 
-def wire_of(told: object) -> Wire | None:
-    """Read `Wire.told`. None for another version, or if a value is wrong."""
-    if not isinstance(told, Mapping) or told.get("version") != VERSION:
+def wire_of(fields: object) -> Wire | None:
+    """Read `Wire.as_json`. None for another version, or if a value is wrong."""
+    if not isinstance(fields, Mapping) or fields.get("version") != VERSION:
         return None
     try:
-        seconds = math.inf if told.get("chunk_seconds") is None else float(told["chunk_seconds"])
-        codec, fingerprint, kind = (_text(told, name) or "" for name in ("codec", "fingerprint", "kind"))
-        context, codebooks = _int(told, "context", 1, 1 << 20), _int(told, "codebooks", 1, 64)
+        seconds = math.inf if fields.get("chunk_seconds") is None else float(fields["chunk_seconds"])
+        codec, fingerprint, kind = (_text(fields, name) or "" for name in ("codec", "fingerprint", "kind"))
+        context, codebooks = _int(fields, "context", 1, 1 << 20), _int(fields, "codebooks", 1, 64)
         return Wire(context, codebooks, codec, fingerprint, kind, seconds) if fingerprint and seconds > 0 else None
     except (HiggsError, TypeError, ValueError, KeyError):
         return None
@@ -144,7 +144,6 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def check_version(head: Mapping[str, Any]) -> None:
-    """Raise HiggsError if a request is of another version."""
     if (theirs := head.get("version")) != VERSION:
         raise HiggsError(
             f"this server speaks version {VERSION} of the pack's own protocol, but the caller speaks version "
@@ -162,11 +161,11 @@ def read_order(data: bytes) -> ChunkOrder:
         voice = Voice(made, _text(voice, "transcript"))
     elif voice is not None and not isinstance(voice, str):
         raise HiggsError("voice must be a name, or the size of its codes.")
-    said, ended = None, False
+    made_codes, ended = None, False
     if codes is not None:
         if not isinstance(codes, Mapping):
             raise HiggsError("codes must be their size.")
-        said, rest = _codes(codes, rest, MOST_VOICE_FRAMES)
+        made_codes, rest = _codes(codes, rest, MOST_VOICE_FRAMES)
         ended = _bool(codes, "ended")
     if rest:
         raise HiggsError("it is longer than it says.")
@@ -180,20 +179,20 @@ def read_order(data: bytes) -> ChunkOrder:
         _bool(head, "check"),
         _bool(head, "listened"),
         _text(head, "model") or "",
-        said,
+        made_codes,
         ended,
     )
 
 
-def _params(told: object) -> SamplingParams:
-    if not isinstance(told, Mapping) or told.keys() - set(_PARAMS):
+def _params(values: object) -> SamplingParams:
+    if not isinstance(values, Mapping) or values.keys() - set(_PARAMS):
         raise HiggsError(f"params must be an object with {', '.join(_PARAMS)}.")
-    for name, value in told.items():
+    for name, value in values.items():
         usual = getattr(SamplingParams, name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not isinstance(usual, bool)
         if not ((is_number and (isinstance(usual, float) or isinstance(value, int))) or type(value) is type(usual)):
             raise HiggsError(f"{name} is {shown(value)}.")
-    return SamplingParams(**told)
+    return SamplingParams(**values)
 
 
 def pack_clip(wav: Wave, sample_rate: int, transcript: str | None) -> bytes:
@@ -215,7 +214,6 @@ def read_clip_order(data: bytes) -> tuple[torch.Tensor, int, str]:
 
 
 def pack_voice(voice: Voice) -> bytes:
-    """Return the answer to `pack_clip`."""
     size = {"frames": len(voice.codes), "codebooks": voice.codes.shape[1]}
     return pack({**size, "codec": voice.codec, "warnings": list(voice.warnings)}, voice.codes)
 
@@ -235,7 +233,7 @@ def pack_piece(piece: WirePiece) -> bytes:
     head: dict[str, Any] = {"frames": piece.frames, "samples": len(piece.wav), "cleared": piece.cleared}
     if piece.codes is not None:
         size = {"frames": len(piece.codes), "codebooks": piece.codes.shape[1]}
-        head |= {"codes": size, "ended": piece.ended, "verdict": piece.verdict and _told_verdict(piece.verdict)}
+        head |= {"codes": size, "ended": piece.ended, "verdict": piece.verdict and _verdict_json(piece.verdict)}
     return pack(head, piece.wav, piece.codes)
 
 
@@ -257,11 +255,11 @@ def read_piece(head: Mapping[str, Any], data: bytes, codebooks: int) -> WirePiec
     wav = _samples(data[:samples])
     if not bool(wav.isfinite().all()):
         raise HiggsError("its samples are not numbers.")
-    if (told := head.get("codes")) is None:
+    if (size := head.get("codes")) is None:
         return WirePiece(frames, wav, cleared)
-    if not isinstance(told, Mapping) or told.get("codebooks") != codebooks:
+    if not isinstance(size, Mapping) or size.get("codebooks") != codebooks:
         raise HiggsError(f"its codes are not of {codebooks} codebooks.")
-    codes, _ = _codes(told, data[samples:], MOST_VOICE_FRAMES)
+    codes, _ = _codes(size, data[samples:], MOST_VOICE_FRAMES)
     verdict = None if head.get("verdict") is None else _verdict(head["verdict"])
     return WirePiece(frames, wav, cleared, codes, _bool(head, "ended"), verdict)
 
@@ -282,64 +280,64 @@ def _codes(size: Mapping[str, Any], data: bytes, most: int) -> tuple[torch.Tenso
     return codes, data[count:]
 
 
-def _told_verdict(verdict: Verdict) -> dict[str, Any]:
-    passages = [[*one.sentences, *one.frames, list(map(_told_doubt, one.doubts))] for one in verdict.passages]
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    passages = [[*one.sentences, *one.frames, list(map(_doubt_json, one.doubts))] for one in verdict.passages]
     own = {"method": verdict.method, "starts": verdict.starts, "fixed": verdict.fixed}
-    return {**own, "passages": passages, "heard": list(map(_told_doubt, verdict.heard))}
+    return {**own, "passages": passages, "heard": list(map(_doubt_json, verdict.heard))}
 
 
-def _told_doubt(doubt: Doubt) -> list[Any]:
+def _doubt_json(doubt: Doubt) -> list[Any]:
     return [doubt.kind, doubt.text, *doubt.words, *doubt.frames]
 
 
-def _verdict(told: Any) -> Verdict:
+def _verdict(value: Any) -> Verdict:
     try:
-        starts = _numbers(told["starts"])
+        starts = _numbers(value["starts"])
         passages = tuple(
-            Passage(_pair(one[0:2]), _pair(one[2:4]), _doubts(one[4])) for one in told["passages"] if len(one) == 5
+            Passage(_pair(one[0:2]), _pair(one[2:4]), _doubts(one[4])) for one in value["passages"] if len(one) == 5
         )
-        fixed, heard = _numbers([told["fixed"]])[0], _doubts(told["heard"])
+        fixed, early = _numbers([value["fixed"]])[0], _doubts(value["heard"])
         sentences = [number for passage in passages for number in passage.sentences]
         if list(starts) != sorted(starts) or sentences != sorted(sentences) or max(sentences, default=0) > len(starts):
             raise ValueError
-        return Verdict(str(told["method"]), starts, passages, fixed, heard)
+        return Verdict(str(value["method"]), starts, passages, fixed, early)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError):
         raise HiggsError("its verdict cannot be read.") from None
 
 
-def _doubts(told: Iterable[Any]) -> tuple[Doubt, ...]:
-    found = tuple(Doubt(str(one[0]), str(one[1]), _pair(one[2:4]), _pair(one[4:6])) for one in told)
-    if any(doubt.kind not in DOUBTS for doubt in found):
+def _doubts(entries: Iterable[Any]) -> tuple[Doubt, ...]:
+    doubts = tuple(Doubt(str(one[0]), str(one[1]), _pair(one[2:4]), _pair(one[4:6])) for one in entries)
+    if any(doubt.kind not in DOUBTS for doubt in doubts):
         raise ValueError
-    return found
+    return doubts
 
 
-def _pair(told: Any) -> tuple[int, int]:
-    first, last = _numbers(told)
+def _pair(numbers: Any) -> tuple[int, int]:
+    first, last = _numbers(numbers)
     return first, last
 
 
-def _numbers(told: Any) -> tuple[int, ...]:
-    if not all(type(one) is int and 0 <= one <= MOST_VOICE_FRAMES for one in told):
+def _numbers(numbers: Any) -> tuple[int, ...]:
+    if not all(type(one) is int and 0 <= one <= MOST_VOICE_FRAMES for one in numbers):
         raise ValueError
-    return tuple(told)
+    return tuple(numbers)
 
 
-def _int(told: Mapping[str, Any], name: str, low: int, high: int) -> int:
-    value = told.get(name)
+def _int(fields: Mapping[str, Any], name: str, low: int, high: int) -> int:
+    value = fields.get(name)
     if type(value) is not int or not low <= value <= high:
         raise HiggsError(f"{name} is {shown(value)}. It must be a whole number from {low} to {high}.")
     return value
 
 
-def _bool(told: Mapping[str, Any], name: str) -> bool:
-    if not isinstance(value := told.get(name), bool):
+def _bool(fields: Mapping[str, Any], name: str) -> bool:
+    if not isinstance(value := fields.get(name), bool):
         raise HiggsError(f"{name} must be true or false.")
     return value
 
 
-def _text(told: Mapping[str, Any], name: str) -> str | None:
-    value = told.get(name)
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise HiggsError(f"{name} must be a string.")
     return value

@@ -94,7 +94,6 @@ class Cluster(SpeechAPI):
 
     @property
     def devices(self) -> int:
-        """Number of workers that decode together."""
         return len(self.seats.all)
 
     @property
@@ -111,7 +110,6 @@ class Cluster(SpeechAPI):
         return self.seats.fingerprint
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """Encode a voice on a worker, like `Engine.encode_voice`."""
         check_clip(wav, sample_rate)
         clip = wav, sample_rate, (transcript or "").strip() or None, name
         return encoded_by(self.seats.servers, clip, Connections(), self._calls.timeout)

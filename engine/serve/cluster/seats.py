@@ -41,7 +41,7 @@ class Seat:
     hire: Callable[[], Any]
     actor: Any = None
     opening: Any = None  # Ray's future of `Worker.open`
-    asked: float = 0.0  # when it was requested
+    requested: float = 0.0  # when
     about: About | None = None
     server: Server | None = None  # while it runs
     lost: Server | None = None  # whose chunks wait for the next one
@@ -50,7 +50,6 @@ class Seat:
 
     @property
     def is_gone(self) -> bool:
-        """True if no worker runs or is awaited."""
         return self.server is None and self.opening is None
 
     @property
@@ -62,7 +61,7 @@ class Seat:
         """Request a worker, or ask the one that has gone silent. `Seats.admit` waits for it."""
         if self.is_gone:
             self.actor = self.hire()
-        self.server, self.asked, self.opening = None, time.monotonic(), self.actor.open.remote()
+        self.server, self.requested, self.opening = None, time.monotonic(), self.actor.open.remote()
 
     def died(self, error: RayError) -> None:
         """Request another worker, unless too many have died."""
@@ -103,7 +102,6 @@ class Seats(ServerSource):
                     seat.open()
 
     def close(self) -> None:
-        """End all workers."""
         for seat in self.all:
             ray.kill(seat.actor)
 
@@ -125,7 +123,7 @@ class Seats(ServerSource):
         """
         ready, _ = ray.wait([seat.opening], timeout=seconds)
         if not ready:
-            if time.monotonic() - seat.asked <= _PATIENCE:
+            if time.monotonic() - seat.requested <= _PATIENCE:
                 return None
             seat.give_up(f" Ray has not started it within {_PATIENCE:.0f} s. Check `ray status`.")
             return ""
@@ -133,7 +131,7 @@ class Seats(ServerSource):
         try:
             about: About = ray.get(seat.opening)
         except RayTaskError as error:
-            raise own_error(error) from None
+            raise (error.cause if isinstance(error.cause, HiggsError) else error) from None
         except RayError as error:
             seat.died(error)
             seat.about = None
@@ -193,7 +191,7 @@ class Seats(ServerSource):
     def is_waiting(self) -> bool:
         return any(seat.opening is not None for seat in self.all)
 
-    def none_left(self, told: Sequence[str]) -> HiggsError:
+    def none_left(self, reasons: Sequence[str]) -> HiggsError:
         reason = next((seat.reason for seat in self.all if seat.reason), "")
         return HiggsError(
             f"All workers of the Ray cluster are lost. Try again; narrate continues where it stopped.{reason}"
@@ -210,12 +208,12 @@ class Seats(ServerSource):
 
         Those that have died meanwhile are placed again.
         """
-        asked = {seat: (seat.server, seat.actor.is_open.remote()) for seat in self.all if seat.server}
-        futures = [future for _, future in asked.values()]
+        pings = {seat: (seat.server, seat.actor.is_open.remote()) for seat in self.all if seat.server}
+        futures = [future for _, future in pings.values()]
         answered, _ = ray.wait(futures, num_returns=len(futures), timeout=_ANSWER) if futures else ([], [])
-        silent = [seat for seat, (_, future) in asked.items() if future not in answered]
+        silent = [seat for seat, (_, future) in pings.items() if future not in answered]
         with self._lock:
-            for server, future in asked.values():
+            for server, future in pings.values():
                 if future in answered:
                     try:
                         ray.get(future)
@@ -242,8 +240,3 @@ def reason_of(error: RayError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if not line[:1].isspace()]
     words = " ".join(filter(None, lines)) or type(error).__name__
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN].rstrip()}..."
-
-
-def own_error(error: RayTaskError) -> BaseException:
-    """Unwrap a worker's HiggsError. Other errors are returned as they are."""
-    return error.cause if isinstance(error.cause, HiggsError) else error
