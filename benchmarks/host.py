@@ -1,4 +1,4 @@
-"""Host costs around the network: the first voice of a process, and seconds until a command is ready.
+"""Host costs: the first voice of a process, seconds until a command is ready, and speech on one core.
 
     python benchmarks/host.py [--figure NAME ...] [--before FOLDER] [--model FOLDER] [--device cuda:0]
 
@@ -48,6 +48,25 @@ for _ in range(5):
     loaded.append(len(sys.modules) - before)
 print(json.dumps({"seconds": took, "modules": loaded}))
 """
+# Run in a checkout: processor seconds per second of speech, and until the first sound of a sentence, and peak memory.
+SPEECH = """
+import json, os, sys, time
+os.sched_setaffinity(0, {0})
+from engine import Engine, EngineConfig, Listener, SamplingParams
+model, device, text, sentence = sys.argv[1:]
+params, heard = SamplingParams(seed=1, retries=0), []
+listener = Listener(on_audio=lambda *_: heard.append(time.process_time()))
+with Engine(EngineConfig(model, device=device)) as engine:
+    engine.speak("Hello.", params=params)
+    began = time.process_time()
+    seconds = engine.speak(text, params=params).seconds
+    spent = (time.process_time() - began) / seconds
+    began = time.process_time()
+    engine.speak(sentence, params=params, listener=listener)
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps({"rtf": spent, "first_sound_s": heard[0] - began, "speech_s": seconds, "peak_mb": peak / 1024}))
+"""
+TWENTY = "The harbour was quiet that morning, and only two small boats were still waiting for the wind to come back."
 
 
 def main():
@@ -62,7 +81,7 @@ def main():
     given = parser.parse_args()
     result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     machine = where(given.device) | {"cores": os.cpu_count(), "checkpoint": pathlib.Path(given.model).name}
-    machine |= {"device": machine.pop("gpu"), "threads": os.environ.get("OMP_NUM_THREADS", "")}
+    machine |= {"cpu": processor(), "device": machine.pop("gpu"), "threads": os.environ.get("OMP_NUM_THREADS", "")}
     machine["load"] = round(os.getloadavg()[0], 1)  # load from other work, at the start
     with tempfile.TemporaryDirectory() as folder:
         clip = pathlib.Path(folder, "clip.wav")
@@ -76,6 +95,14 @@ def main():
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
+
+
+def processor() -> str:
+    """Return the CPU's model: its name, family, model and stepping, since virtual machines shorten the name."""
+    info = pathlib.Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return " ".join(told.get(key, "") for key in ("model name", "cpu family", "model", "stepping")).strip()
 
 
 def in_turns(given: argparse.Namespace, measure: Callable[[pathlib.Path], dict[str, float]]) -> dict:
@@ -116,6 +143,12 @@ def ready(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path)
     }
 
 
+def one_core(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path) -> dict[str, float]:
+    """Return processor seconds of speech on core 0 (Linux), per second of speech, and the process's peak memory."""
+    text = (ROOT / "benchmarks" / "prose.txt").read_text(encoding="utf-8")[:300].rpartition(".")[0] + "."
+    return json.loads(python(checkout, "-c", SPEECH, given.model, given.device, text, TWENTY).splitlines()[-1])
+
+
 def seconds(run: Callable[[], object]) -> float:
     """Return the seconds of a call."""
     began = time.perf_counter()
@@ -149,7 +182,7 @@ def python(checkout: pathlib.Path, *arguments: object) -> str:
     return done.stdout
 
 
-FIGURES = {"first_voice_extra_s": first_voice, "ready_s": ready}
+FIGURES = {"first_voice_extra_s": first_voice, "ready_s": ready, "one_core": one_core}
 
 if __name__ == "__main__":
     main()

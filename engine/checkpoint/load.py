@@ -13,8 +13,18 @@ import torch
 
 from ..core.config import Adapter
 from ..core.errors import HiggsError
+from ..device.threads import is_slow
 from ..talker.config import ModelConfig
-from ..talker.weight import FORMATS, KEPT_BY, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes
+from ..talker.weight import (
+    FORMATS,
+    KEPT_BY,
+    SCRATCH,
+    Format,
+    format_of,
+    is_layer_matrix,
+    scratch_bytes,
+    widened_bytes,
+)
 from .adapters import Adapters, lay_over
 from .codec_layout import CodecWeights
 from .discover import TOKENIZER
@@ -84,14 +94,15 @@ def load_talker(
     device: torch.device,
     dtype: torch.dtype,
     weights: str = "",
+    narrow: bool = False,
     allocate: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     into: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load the talker's tensors under canonical names, fused, in `dtype` on `device`.
 
     weights: quantisation of the layers' matrices, see `format_for`. They are quantised one by one through SCRATCH,
-        which stays allocated. Matrices that the file already stores in this format are copied. Adapters are merged
-        before.
+        which stays allocated, after adapters are merged. Those that the file stores in this format are copied.
+    narrow: matrices that the file has in bf16 stay so unless an adapter changes them, see `keeps_bf16`.
     allocate: context for allocations that stay. into: a dict to fill, which the caller can free after an error.
 
     `embed_text` stays in host memory in the file's dtype, backed by the file if it is stored in one piece. A tied head
@@ -101,7 +112,7 @@ def load_talker(
     weights = format_for(checkpoint, weights)
     tensors, jobs = {} if into is None else into, list[Job]()
     with allocate():
-        if size := _scratch_bytes(checkpoint, dtype, weights):
+        if size := _scratch_bytes(checkpoint, dtype, weights, narrow):
             tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
     for name, sources in checkpoint.plan.parts.items():
         stored = [key for source in sources for key in source.stored]
@@ -109,11 +120,10 @@ def load_talker(
             tensors[name] = _on_host(checkpoint, sources, stored)
             continue
         *rows, width = shape = checkpoint.plan.shape(name)
-        format = _format(name, shape, dtype, weights)
+        format = _format(checkpoint, name, dtype, weights, narrow)
+        stored_width = format.row_bytes(width) // format.dtype.itemsize
         with allocate():
-            data = tensors[name] = torch.empty(
-                *rows, format.row_bytes(width) // format.dtype.itemsize, dtype=format.dtype, device=device
-            )
+            data = tensors[name] = torch.empty(*rows, stored_width, dtype=format.dtype, device=device)
         whole = data
         if format.quantize is not None:
             whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
@@ -207,26 +217,56 @@ def format_for(checkpoint: Checkpoint, weights: str) -> str:
     return held if weights and KEPT_BY.get(held) == weights else weights
 
 
-def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") -> list[int]:
+def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "", narrow: bool = False) -> list[int]:
     """Return the bytes of each tensor that `load_talker` puts on the device."""
     weights = format_for(checkpoint, weights)
-    size = _scratch_bytes(checkpoint, dtype, weights)
+    size = _scratch_bytes(checkpoint, dtype, weights, narrow)
     sizes = [size] if size else []
     for name in checkpoint.plan.parts:
         if name != ON_HOST:
-            *rows, width = shape = checkpoint.plan.shape(name)
-            sizes.append(math.prod(rows) * _format(name, shape, dtype, weights).row_bytes(width))
+            *rows, width = checkpoint.plan.shape(name)
+            sizes.append(math.prod(rows) * _format(checkpoint, name, dtype, weights, narrow).row_bytes(width))
     return sizes
 
 
-def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str) -> Format:
-    return FORMATS[weights] if weights and is_layer_matrix(name, shape) else format_of(dtype)
+def _format(checkpoint: Checkpoint, name: str, dtype: torch.dtype, weights: str, narrow: bool) -> Format:
+    """Return the storage format of a talker tensor on the device."""
+    if weights and is_layer_matrix(name, checkpoint.plan.shape(name)):
+        return FORMATS[weights]
+    return FORMATS["bf16"] if narrow and _is_bf16(checkpoint, name) else format_of(dtype)
 
 
-def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
-    """Return the bytes of SCRATCH, or 0 if nothing is quantised."""
-    plan = checkpoint.plan
-    return max(scratch_bytes(plan.shape(name), dtype) for name in matrices(plan)) if weights else 0
+def _is_bf16(checkpoint: Checkpoint, name: str) -> bool:
+    """True for a matrix that the file has in bf16 and no adapter changes."""
+    sources, file = checkpoint.plan.parts[name], checkpoint.talker
+    stored = [key for source in sources for key in source.stored]
+    return (
+        len(checkpoint.plan.shape(name)) == 2
+        and not any(source.name in checkpoint.adapters.changes for source in sources)
+        and not any(file.is_quantised(key) or file.dtypes[key] != torch.bfloat16 for key in stored)
+    )
+
+
+def keeps_bf16(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, weights: str) -> bool:
+    """True if matrices that the file has in bf16 stay so for products in fp32: for a small talker on one CPU thread.
+
+    Products widen them through SCRATCH, block by block. With several threads these would wait for each other at every
+    block.
+    """
+    is_fp32 = device.type == "cpu" and dtype == torch.float32
+    return is_fp32 and not is_slow(device, sum(talker_sizes(checkpoint, dtype, weights)))
+
+
+def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str, narrow: bool) -> int:
+    """Return the bytes of SCRATCH, or 0 if no matrix is quantised or widened."""
+    plan, sizes = checkpoint.plan, [0]
+    for name in plan.parts:
+        if weights and is_layer_matrix(name, plan.shape(name)):
+            sizes.append(scratch_bytes(plan.shape(name), dtype))
+        elif narrow and name != ON_HOST and _is_bf16(checkpoint, name):
+            rows, width = plan.shape(name)
+            sizes.append(widened_bytes((rows, width), dtype))
+    return max(sizes)
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:

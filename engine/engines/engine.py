@@ -13,7 +13,7 @@ import torch
 
 from ..checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from ..checkpoint.dtypes import auto_dtype, compute_dtype
-from ..checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
+from ..checkpoint.load import inspect, keeps_bf16, require_quantizable, require_whole, talker_sizes
 from ..codec.model import encode_once
 from ..core.config import EngineConfig, SamplingParams
 from ..core.errors import HiggsError
@@ -92,7 +92,8 @@ class Engine(SpeechAPI):
 
     @functools.cached_property
     def _talker_bytes(self) -> int:
-        return sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
+        narrow = keeps_bf16(self.checkpoint, self.device, self.dtype, self.config.weights)
+        return sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights, narrow))
 
     @property
     def encoder_bytes(self) -> int:

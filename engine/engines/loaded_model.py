@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from ..checkpoint.codec_layout import decoder_shapes, fp32_sizes
-from ..checkpoint.load import Checkpoint, load_talker, talker_sizes
+from ..checkpoint.load import Checkpoint, keeps_bf16, load_talker, talker_sizes
 from ..checkpoint.self_check import check_logits, check_weights
 from ..codec.model import build_decoder
 from ..codec.snake import SnakeKernel
@@ -58,7 +58,9 @@ def _lasting_bytes(
     checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
 ) -> int:
     """Return the bytes that `trim` keeps: weights, rotary tables, codec and cuBLAS workspace."""
-    sizes = talker_sizes(checkpoint, dtype, config.weights) + rope_sizes(checkpoint.config, context, dtype)
+    narrow = keeps_bf16(checkpoint, device, dtype, config.weights)
+    sizes = talker_sizes(checkpoint, dtype, config.weights, narrow)
+    sizes += rope_sizes(checkpoint.config, context, dtype)
     sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
     return device_bytes(sizes, device) + workspace_bytes(device)
 
@@ -91,7 +93,8 @@ class LoadedModel:
         tensors: dict[str, torch.Tensor] = {}
         try:
             self._lasting_bytes = _lasting_bytes(checkpoint, config, context, device, dtype)
-            load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate, tensors)
+            narrow = keeps_bf16(checkpoint, device, dtype, config.weights)
+            load_talker(checkpoint, device, dtype, config.weights, narrow, self.pool.allocate, tensors)
             check_weights(checkpoint, tensors)
             with self.pool.allocate():
                 self.talker = build_talker(checkpoint.config, tensors, context)

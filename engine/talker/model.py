@@ -29,12 +29,12 @@ class Talker:
         self.config, self.family = config, family
         self.layers = layers
         self.embed_text = tensors["embed_text"]  # [text_vocab, H], host
+        self.scratch = tensors.get(SCRATCH)  # room for dequantised or widened weights
         self.embed_codes = tensors["embed_codes"]  # [K * V, H]
-        self.head_codes = Weight(tensors["head_codes"])  # [K * V, H]
+        self.head_codes = Weight(tensors["head_codes"], self.scratch)  # [K * V, H]
         self.norm = tensors["norm"]  # [H]
-        self.device, self.dtype = self.embed_codes.device, self.embed_codes.dtype
+        self.device, self.dtype = self.norm.device, self.norm.dtype
         self.cos, self.sin = rope_tables(config.rope, config.head_dim, context, self.device, self.dtype)
-        self.scratch = tensors.get(SCRATCH)  # room for dequantised weights
         self.offsets = torch.arange(config.codebooks, device=self.device) * config.code_vocab  # row c * V of codebook c
 
     def tensors(self) -> list[torch.Tensor]:
@@ -57,7 +57,7 @@ class Talker:
     def embed(self, output: torch.Tensor, work: Work) -> None:
         """Embed a step's output [B, K] as the talker's next input, work.x."""
         torch.add(output, self.offsets, out=work.embed_index)
-        torch.index_select(self.embed_codes, 0, work.embed_index.view(-1), out=work.embedded)
+        Weight(self.embed_codes, self.scratch).take(work.embed_index.view(-1), work.embedded)
         torch.sum(work.embedded.view(*output.shape, -1), 1, out=work.x)
 
     def decode(self, state: State) -> None:

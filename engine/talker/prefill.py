@@ -96,7 +96,7 @@ def _embedded(
         first, last = max(at, start), min(at + len(rows), stop)
         if first < last:
             books = to_device(rows[first - at : last - at], talker.device) + talker.offsets
-            x[first - start : last - start] = talker.embed_codes[books].sum(1)
+            x[first - start : last - start] = talker.embed_codes[books].to(talker.dtype).sum(1)
             is_code[first - start : last - start] = True
     return x, is_code
 

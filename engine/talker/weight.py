@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,9 @@ from .quantize import (
     quantize_q8_0,
 )
 
-SCRATCH = "scratch"  # key among the tensors of a talker with quantised weights, see Weight.scratch
+SCRATCH = "scratch"  # key among the tensors of a talker, see Weight.scratch
+WIDENED = 1 << 19  # weights widened at a time: 2 MB as fp32, which stay in a core's cache
+_TILE = 64  # rows; a multiple of those that a library's product computes together
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def format_of(dtype: torch.dtype) -> Format:
 class Weight:
     """Weight matrix [out, in] for `linear` and related ops.
 
-    scratch: shared buffer into which a quantised matrix is dequantised for torch's products; see `scratch_bytes`.
+    scratch: shared buffer for torch's products. A quantised matrix is dequantised into it (see `scratch_bytes`), and a
+        bf16 matrix is widened for products in fp32 (see `widened_bytes`).
     """
 
     data: torch.Tensor
@@ -110,9 +114,52 @@ class Weight:
         dequantize(self.data, matrix, self.scratch[size:])
         return matrix
 
+    def parts(self, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield rows and their matrix [rows, in] for torch's products, each valid until the next is asked for.
+
+        All rows at once, but for a bf16 matrix that is widened to fp32: that a block at a time, so that memory is read
+        in two bytes a weight. A row's sums do not depend on its block, see `_blocks`.
+        """
+        if self.data.dtype == dtype or FORMATS[self.format].dequantize is not None:
+            yield slice(None), self.dense(dtype)
+            return
+        assert self.scratch is not None, "a talker gives its narrow weights room"
+        wide = self.scratch.view(dtype)
+        for rows in _blocks(self.data.shape):
+            narrow = self.data[rows]
+            yield rows, wide[: narrow.numel()].view(narrow.shape).copy_(narrow)
+
+    def take(self, index: torch.Tensor, out: torch.Tensor) -> None:
+        """Write rows `index` [n] of a matrix that is not quantised to out [n, in]."""
+        if self.data.dtype == out.dtype:
+            torch.index_select(self.data, 0, index, out=out)
+            return
+        assert self.scratch is not None, "a talker gives its narrow weights room"
+        narrow = self.scratch.view(self.data.dtype)[: out.numel()].view(out.shape)
+        torch.index_select(self.data, 0, index, out=narrow)
+        out.copy_(narrow)
+
     @property
     def nbytes(self) -> int:
         return self.data.nbytes
+
+
+def widened_bytes(shape: tuple[int, int], dtype: torch.dtype) -> int:
+    """Return the bytes of scratch that a bf16 matrix of this shape needs if torch computes in `dtype`."""
+    return max(rows.stop - rows.start for rows in _blocks(shape)) * shape[1] * dtype.itemsize
+
+
+@functools.cache
+def _blocks(shape: tuple[int, int]) -> list[slice]:
+    """Return the blocks of rows in which a matrix of this shape is widened.
+
+    Libraries sum the rows of a tile alike, but those left over at the end in another order. So blocks are whole tiles,
+    and the last one ends as the matrix does.
+    """
+    rows, width = shape
+    block = max(1, WIDENED // (width * _TILE)) * _TILE
+    begins = range(0, max(1, rows // _TILE * _TILE), block)
+    return [slice(begin, end) for begin, end in zip(begins, [*begins[1:], rows], strict=True)]
 
 
 def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:

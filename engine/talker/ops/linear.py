@@ -9,12 +9,14 @@ from ..weight import Weight
 
 def linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out = x @ W.T, with x [R, in], W [out, in], out [R, out]."""
-    torch.mm(x, weight.dense(x.dtype).t(), out=out)
+    for rows, matrix in weight.parts(x.dtype):
+        torch.mm(x, matrix.t(), out=out[:, rows])
 
 
 def add_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out += x @ W.T, with shapes as in `linear`."""
-    out.addmm_(x, weight.dense(x.dtype).t())
+    for rows, matrix in weight.parts(x.dtype):
+        out[:, rows].addmm_(x, matrix.t())
 
 
 def split_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
@@ -26,4 +28,6 @@ def split_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
 
 def project(x: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Return x @ W.T as a new tensor, for passes that are not captured."""
-    return x @ weight.dense(x.dtype).t()
+    out = x.new_empty(len(x), weight.shape[0])
+    linear(x, weight, out)
+    return out
