@@ -186,7 +186,7 @@ def test_running_one_node_keeps_another_s_take_playing(classic):  # noqa: F811
 def test_speech_plays_to_its_end_if_a_later_node_fails(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
-    for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0)):
+    for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0), ("loudness", "as is")):
         page.evaluate(SET, ["HiggsTTSSpeak", name, value])
     page.evaluate("""() => {
         const fail = LiteGraph.createNode("HiggsProbeFail")
