@@ -41,10 +41,7 @@ PLACE = """([type, x, widget]) => {
 }"""
 VALUE = """([type, widget]) =>
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value"""
-SAVED_VALUES = """() => {
-    const nodes = app.graph.serialize().nodes // in the order in which they were clicked
-    return nodes.map(node => `${node.id}: ${node.widgets_values?.length}`).sort()
-}"""
+WIDGETS = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => [w.name, w.value])"""
 SHOWN = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => w.value).join("\\n")"""
 SET = """([type, widget, value]) => {
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value = value
@@ -322,14 +319,17 @@ def test_a_button_uploads_files(fresh_browser, tmp_path, name, node, widget, fil
     browser, path = fresh_browser, tmp_path / file
     path.write_bytes((VOICES / "oliver.flac").read_bytes() if file.endswith("flac") else f"# {file}".encode())
     browser.open_template(name)
-    before = browser.page.evaluate(SAVED_VALUES)
     with browser.page.expect_file_chooser() as chooser:
         browser.click(node, widget="upload")
     chooser.value.set_files(str(path))
     chosen = "([n, w, v]) => app.graph._nodes.some(o => o.type === n && o.widgets.find(o => o.name === w).value === v)"
     browser.page.wait_for_function(chosen, arg=[node, widget, value])
     assert (browser.comfy.base / "input" / file).read_bytes() == path.read_bytes()
-    assert before == browser.page.evaluate(SAVED_VALUES), "the button is not saved"
+    names = [name for name, _ in browser.page.evaluate(WIDGETS, node)]
+    assert names[names.index(widget) + 1] == "upload", "the button stands below what it fills"
+    before = browser.page.evaluate(WIDGETS, node)
+    browser.page.evaluate("() => app.loadGraphData(app.graph.serialize())")
+    assert before == browser.page.evaluate(WIDGETS, node), "the button is not saved"
     assert browser.faults == []
 
 
