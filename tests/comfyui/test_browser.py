@@ -41,10 +41,7 @@ PLACE = """([type, x, widget]) => {
 }"""
 VALUE = """([type, widget]) =>
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value"""
-SAVED_VALUES = """() => {
-    const nodes = app.graph.serialize().nodes // in the order in which they were clicked
-    return nodes.map(node => `${node.id}: ${node.widgets_values?.length}`).sort()
-}"""
+WIDGETS = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => [w.name, w.value])"""
 SHOWN = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => w.value).join("\\n")"""
 SET = """([type, widget, value]) => {
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value = value
@@ -82,6 +79,9 @@ FAULTS = """() => {
     return faults
 }"""
 
+# A node of one of these types is new and drawn, on the canvas or as an element.
+OPENED = """types => app.graph._nodes.some(node => types.includes(node.type) && !node.wasHereBefore &&
+    (document.querySelector(`[data-node-id="${node.id}"]`) || node.widgets.every(widget => widget.last_y)))"""
 TOO_WIDE = """page => [...page.querySelectorAll("*")]
     .filter(part => part.scrollWidth > page.clientWidth).map(part => part.tagName)"""
 
@@ -114,12 +114,12 @@ class Browser:
 
     def open_template(self, name):
         """Open a template through the templates dialog, like a user."""
+        self.page.evaluate("() => { for (const node of app.graph._nodes) node.wasHereBefore = true }")
         self.page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
         self.page.get_by_text("ComfyUI-Higgs-TTS").click()
         self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
         self.page.wait_for_function(
-            "types => app.graph._nodes.some(node => types.includes(node.type) && node.widgets.every(w => w.last_y))",
-            arg=["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"],
+            OPENED, arg=["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"]
         )
         self.page.get_by_test_id("dialog-overlay").wait_for(state="detached")
         self.page.wait_for_timeout(500)  # the view glides to the graph
@@ -224,6 +224,17 @@ def fresh_browser(open_browser, make_bare):
     return open_browser(make_bare(page=True))
 
 
+@pytest.fixture(scope="module")
+def fresh_nodes2(open_browser, start_comfy):
+    """As `fresh_browser`, a ComfyUI of its own in Nodes 2.0."""
+    return open_browser(start_comfy(page=True, bare=True), Comfy_VueNodes_Enabled=True)
+
+
+@pytest.fixture(params=["fresh_browser", "fresh_nodes2"], ids=["canvas", "nodes2"])
+def fresh_page(request):
+    return request.getfixturevalue(request.param)
+
+
 def test_scripts_request_no_private_comfyui_modules(fresh_browser):
     assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
@@ -232,9 +243,9 @@ OTHERS = ("book", "clone_voice", "lip_sync", "lora", "server")  # which need a f
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in OTHERS])
-def test_a_template_speaks_after_three_clicks(fresh_browser, name):
+def test_a_template_speaks_after_three_clicks(fresh_page, name):
     """In the opened template browser: our pack, a template, Run."""
-    browser = fresh_browser
+    browser = fresh_page
     browser.open_template(name)
     browser.run()
     browser.shoot(f"first-{name}")
@@ -254,8 +265,8 @@ def test_a_template_speaks_after_three_clicks(fresh_browser, name):
         ("server", "first start the server"),
     ],
 )
-def test_a_template_that_needs_something_says_so_on_the_node_before_the_run(fresh_browser, name, need):
-    browser = fresh_browser
+def test_a_template_that_needs_something_says_so_on_the_node_before_the_run(fresh_page, name, need):
+    browser = fresh_page
     browser.open_template(name)
     browser.shoot(f"needs-{name}")
     titles = browser.page.evaluate("() => Object.fromEntries(app.graph._nodes.map(node => [node.id, node.title]))")
@@ -278,14 +289,14 @@ def test_a_blueprint_speaks_with_one_click_or_says_what_it_needs(fresh_browser, 
     assert browser.faults == []
 
 
-def test_the_lip_sync_template_shows_mouth_shapes(fresh_browser):
-    fresh_browser.open_template("lip_sync")
-    fresh_browser.run()
-    fresh_browser.shoot("lip-sync")
-    mouth = json.loads(fresh_browser.page.evaluate(SHOWN, "PreviewAny").splitlines()[0])
+def test_the_lip_sync_template_shows_mouth_shapes(fresh_page):
+    fresh_page.open_template("lip_sync")
+    fresh_page.run()
+    fresh_page.shoot("lip-sync")
+    mouth = json.loads(fresh_page.page.evaluate(SHOWN, "PreviewAny").splitlines()[0])
     cues = mouth["mouthCues"]
     assert len(cues) > 20 and cues[-1]["end"] == mouth["metadata"]["duration"] > 2
-    assert {cue["value"] for cue in cues} > set("ABCX") and fresh_browser.faults == []
+    assert {cue["value"] for cue in cues} > set("ABCX") and fresh_page.faults == []
 
 
 def test_a_user_s_own_clip_is_cloned_within_five_clicks(fresh_browser):
@@ -322,14 +333,17 @@ def test_a_button_uploads_files(fresh_browser, tmp_path, name, node, widget, fil
     browser, path = fresh_browser, tmp_path / file
     path.write_bytes((VOICES / "oliver.flac").read_bytes() if file.endswith("flac") else f"# {file}".encode())
     browser.open_template(name)
-    before = browser.page.evaluate(SAVED_VALUES)
     with browser.page.expect_file_chooser() as chooser:
         browser.click(node, widget="upload")
     chooser.value.set_files(str(path))
     chosen = "([n, w, v]) => app.graph._nodes.some(o => o.type === n && o.widgets.find(o => o.name === w).value === v)"
     browser.page.wait_for_function(chosen, arg=[node, widget, value])
     assert (browser.comfy.base / "input" / file).read_bytes() == path.read_bytes()
-    assert before == browser.page.evaluate(SAVED_VALUES), "the button is not saved"
+    names = [name for name, _ in browser.page.evaluate(WIDGETS, node)]
+    assert names[names.index(widget) + 1] == "upload", "the button stands below what it fills"
+    before = browser.page.evaluate(WIDGETS, node)
+    browser.page.evaluate("() => app.loadGraphData(app.graph.serialize())")
+    assert before == browser.page.evaluate(WIDGETS, node), "the button is not saved"
     assert browser.faults == []
 
 
@@ -467,9 +481,9 @@ def test_voice_sockets_appear_as_voices_are_connected(fresh_browser, node):
     assert fresh_browser.faults == []
 
 
-def test_a_book_shows_its_report_and_its_files(fresh_browser):
-    fresh_browser.open_template("book")
-    fresh_browser.page.evaluate("""() => {
+def test_a_book_shows_its_report_and_its_files(fresh_page):
+    fresh_page.open_template("book")
+    fresh_page.page.evaluate("""() => {
         window.listed = []
         const [book] = app.graph._nodes.filter((node) => node.type === "HiggsTTSBook")
         const button = () => book.widgets.find((widget) => widget.name === "chapters")?.element
@@ -477,19 +491,19 @@ def test_a_book_shows_its_report_and_its_files(fresh_browser):
         app.api.addEventListener("higgs_tts.chapters", look)
         app.api.addEventListener("execution_success", () => listed.push("the end"), {once: true})
     }""")
-    fresh_browser.run()
-    listed = fresh_browser.page.evaluate("() => listed")
+    fresh_page.run()
+    listed = fresh_page.page.evaluate("() => listed")
     assert listed == ["☰ Hear 1 file", "☰ Hear 2 files", "the end"]
-    fresh_browser.shoot("first-book")
-    report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSBook")
+    fresh_page.shoot("first-book")
+    report = fresh_page.page.evaluate(SHOWN, "HiggsTTSBook")
     assert "2 chapters, " in report and "02 The Lamp.flac: " in report and "Warning" not in report, report
-    fresh_browser.page.locator(".higgs-book").click()
-    saved = fresh_browser.page.locator(".higgs-chapters .higgs-save")
+    fresh_page.page.locator(".higgs-book").click()
+    saved = fresh_page.page.locator(".higgs-chapters .higgs-save")
     assert saved.count() == 2
     address = saved.last.evaluate("link => link.href")
-    assert fresh_browser.page.request.get(address).body().startswith(b"fLaC")
-    fresh_browser.page.keyboard.press("Escape")
-    assert fresh_browser.page.evaluate(FAULTS) == [] and fresh_browser.faults == []
+    assert fresh_page.page.request.get(address).body().startswith(b"fLaC")
+    fresh_page.page.keyboard.press("Escape")
+    assert fresh_page.page.evaluate(FAULTS) == [] and fresh_page.faults == []
 
 
 def test_lines_show_their_report_and_keep_their_seed(fresh_browser):

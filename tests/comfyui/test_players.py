@@ -29,6 +29,7 @@ UNDO = "saved => app.loadGraphData(saved, false, false, app.extensionManager.wor
 IS_OPEN = "id => window.app?.graph?.id === id && app.graph._nodes.length > 0"
 PLAYERS = "() => [...document.querySelectorAll('.higgs-player')].map((player) => player.dataset.mode)"
 SHOWS = "mode => document.querySelector('.higgs-player')?.dataset.mode === mode"
+PREVIEW = "() => [...document.querySelectorAll('audio')].find(({ src }) => src)"
 KEEP_SOUNDS = """window.sounds = []
 window.Audio = class extends Audio { constructor(address) { super(address); sounds.push(this) } }"""
 LAST_SOUND = "() => ({ paused: sounds.at(-1).paused, volume: sounds.at(-1).volume })"
@@ -186,7 +187,7 @@ def test_running_one_node_keeps_another_s_take_playing(classic):  # noqa: F811
 def test_speech_plays_to_its_end_if_a_later_node_fails(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
-    for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0)):
+    for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0), ("loudness", "as is")):
         page.evaluate(SET, ["HiggsTTSSpeak", name, value])
     page.evaluate("""() => {
         const fail = LiteGraph.createNode("HiggsProbeFail")
@@ -255,6 +256,31 @@ def test_a_voice_and_a_player_take_turns_at_the_same_volume(voices):
         ".forEach((node) => app.graph.remove(node))"
     )
     assert page.evaluate(LAST_SOUND)["paused"] and voices.browser.faults == []
+
+
+def test_a_player_and_preview_audio_take_turns(classic):  # noqa: F811
+    page = classic.page
+    page.evaluate(LOAD, read("speak"))
+    page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG[:150]])
+    page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    classic.start()
+    classic.until_done()
+    page.wait_for_function(f"() => ({PREVIEW})()?.duration > 1")
+    page.evaluate(f"async () => {{ const preview = ({PREVIEW})(); preview.loop = true; await preview.play() }}")
+    classic.until("paused", "ended")
+    page.locator(".higgs-play").click()
+    classic.until("playing")
+    assert page.evaluate(f"() => ({PREVIEW})().paused")
+    page.evaluate(f"() => ({PREVIEW})().play()")
+    classic.until("paused")
+    assert is_silent(classic)
+    page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    classic.start()
+    classic.until("waiting")
+    classic.until("playing")  # since the run has given Preview Audio another file
+    assert page.evaluate(f"() => ({PREVIEW})().paused") and classic.browser.faults == []
+    page.locator(".higgs-play").click()
+    classic.until("paused")
 
 
 def address():

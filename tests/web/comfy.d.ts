@@ -41,6 +41,7 @@ export interface Node {
     onRemoved?: () => void
     onExecuted?: (output: any) => void
     onConfigure?: (saved: { widgets_values?: any }) => void
+    onSerialize?: (saved: { widgets_values?: any }) => void
 }
 
 /** What a server tells of a node. */

@@ -1,4 +1,5 @@
-// Lets one sound play at a time. A new one pauses the others, or waits until they end.
+// Lets one sound play at a time. A new one pauses the others, or waits until they end. Sounds of the page itself, such as
+// those of Preview Audio, take turns too.
 
 /** @typedef {{play: () => void, pause: () => void}} Heard */
 
@@ -15,6 +16,25 @@ export function isHeard(one) {
 export function isSilent() {
     return !heard
 }
+
+/** Ends the turn of a sound of the page. @param {Event} event */
+function follow({ type, target }) {
+    if (!(target instanceof HTMLMediaElement) || heard !== target) return
+    const mayGoOn = type === "pause" && target.isConnected && !target.ended
+    if (mayGoOn) leave(target)
+    else end(target)
+}
+
+document.addEventListener(
+    "play",
+    ({ target }) => {
+        if (!(target instanceof HTMLMediaElement) || target.muted) return
+        begin(target)
+        // Here, not on the document: a player that is taken off the page stops as well. "emptied": another file is set.
+        for (const type of ["pause", "emptied"]) target.addEventListener(type, follow)
+    },
+    true, // media events do not bubble
+)
 
 /** Makes this sound the current one, pausing the one before. @param {Heard} one */
 export function begin(one) {

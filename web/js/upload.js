@@ -26,6 +26,25 @@ async function send(file) {
 }
 
 /**
+ * Moves a node's last widget, which is not saved, below another one.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {import("../../tests/web/comfy").Widget} button
+ * @param {string} name of the other widget
+ */
+function moveBelow(node, button, name) {
+    const widgets = node.widgets ?? []
+    const place = widgets.findIndex((one) => one.name === name) + 1
+    widgets.splice(place, 0, ...widgets.splice(-1))
+    const onSerialize = node.onSerialize
+    // ComfyUI saves a gap for it, and reads values in order without one.
+    node.onSerialize = function (saved) {
+        onSerialize?.apply(this, [saved])
+        const index = this.widgets?.indexOf(button) ?? -1
+        if (index >= 0 && index < (saved.widgets_values?.length ?? 0)) saved.widgets_values.splice(index, 1)
+    }
+}
+
+/**
  * @param {import("../../tests/web/comfy").Node} node
  * @param {Upload} upload
  */
@@ -37,7 +56,8 @@ function addButton(node, { widget: name, accept, prefix }) {
         input.click()
     }
     const button = node.addWidget("button", "upload", "", choose, { serialize: false })
-    button.serialize = false // so it comes last: ComfyUI reads saved values in order, without a gap for it
+    button.serialize = false
+    moveBelow(node, button, name)
     makeRoom(node)
     const label = (button.label = say("choose file to upload")) // as on ComfyUI's own button
     /** @param {File} file */

@@ -211,6 +211,9 @@ def test_blueprints_fit_the_schemas(path, sockets):
         held = {socket["name"] for socket in node["inputs"]}
         # ComfyUI 0.18 adds what is missing to the blueprint itself, and then cannot insert it a second time.
         assert held <= {*names} and {name for name in names if "." not in name} <= held
+        growing = {name.partition(".")[0] for name in names if "." in name}
+        free = {socket["name"].partition(".")[0] for socket in node["inputs"] if not socket.get("link")}
+        assert growing <= free, "one socket of each kind stays free"
         assert [socket["type"] for socket in node["outputs"]] == [*map(str.upper, kinds)]
     ends = {-10: {"outputs": inner["inputs"]}, -20: {"inputs": inner["outputs"]}, **nodes}
     for link in inner["links"]:
