@@ -295,10 +295,11 @@ def test_a_dialogue_keeps_the_mended_codes(engine, planted):
 def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
     """Without a voice, the first chunk is the voice of the others, which stay although it changes."""
     text = f"{TEXT} Five grapes are green. Six figs are ripe and sweet. Seven dates are brown. Eight limes are sour."
-    first = engine.speak(text, params=PARAMS)
+    params = replace(PARAMS, chunk_seconds=12.0)
+    first = engine.speak(text, params=params)
     assert first.chunks == 2
-    once = engine.speak(text, params=PARAMS, retakes={1: 1})
-    twice = engine.speak(text, params=PARAMS, retakes={1: 2})
+    once = engine.speak(text, params=params, retakes={1: 1})
+    twice = engine.speak(text, params=params, retakes={1: 2})
     assert once.reused == 2 and not torch.equal(once.codes, twice.codes) and not torch.equal(once.codes, first.codes)
     rest = first.said[1].frames
     for speech in (once, twice):
@@ -308,14 +309,14 @@ def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
         assert torch.equal(speech.wav[speech.said[1].start :], first.wav[first.said[1].start :])
         starts = first.said[0].verdict.starts
         assert torch.equal(speech.codes[: starts[1] - 12], first.codes[: starts[1] - 12])
-    again = engine.speak(text, params=PARAMS, retakes={1: 1})
+    again = engine.speak(text, params=params, retakes={1: 1})
     assert torch.equal(again.wav, once.wav)
-    both = engine.speak(text, params=PARAMS, retakes={1: 1, 3: 1})
+    both = engine.speak(text, params=params, retakes={1: 1, 3: 1})
     start = once.said[0].verdict.starts[3] - 12
     assert torch.equal(both.codes[:start], once.codes[:start]) and not torch.equal(both.codes, once.codes)
-    plain = engine.speak(text, params=PARAMS)
+    plain = engine.speak(text, params=params)
     assert torch.equal(plain.wav, first.wav) and plain.reused == 0, "speech without retakes is spoken anew"
-    beyond = engine.speak(text, params=PARAMS, retakes={8: 1})
+    beyond = engine.speak(text, params=params, retakes={8: 1})
     assert torch.equal(beyond.wav, first.wav)
     assert beyond.warnings == ("There is no sentence 9 to take again: the text has 8.",)
 

@@ -86,4 +86,3 @@ def test_matrices_that_an_adapter_changes_are_kept_in_fp32(written, tmp_path):
     wide, kept = (load_talker(checkpoint, CPU, torch.float32, narrow=narrow) for narrow in (False, True))
     assert kept["layers.0.o"].dtype == torch.float32 and torch.equal(kept["layers.0.o"], wide["layers.0.o"])
     assert kept["layers.0.qkv"].dtype == torch.bfloat16
-    assert sum(talker_sizes(checkpoint, torch.float32, narrow=True)) < sum(talker_sizes(checkpoint, torch.float32))
