@@ -62,14 +62,17 @@ def _prompt(engine):
 
 
 def _share_weights(ours, exact):
-    """Copy the bf16 talker's random weights into the fp32 one. Each keeps its own rotary tables."""
+    """Copy the bf16 talker's random weights into the fp32 one. Each keeps its own rotary tables and scratch."""
     import torch
+
+    def weights(talker):
+        own = [id(tensor) for tensor in (talker.cos, talker.sin, talker.scratch)]
+        return [tensor for tensor in talker.tensors() if id(tensor) not in own]
 
     ours.embed_text.normal_(0, ours.config.hidden**-0.5, generator=torch.Generator().manual_seed(0))
     exact.embed_text.copy_(ours.embed_text)
-    for source, target in zip(ours.tensors(), exact.tensors(), strict=True):
-        if target is not exact.cos and target is not exact.sin:
-            target.copy_(source)
+    for source, target in zip(weights(ours), weights(exact), strict=True):
+        target.copy_(source)
 
 
 def _begin(models, prompt):

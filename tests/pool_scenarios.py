@@ -256,7 +256,7 @@ class Scenario:
             if self.is_heard and not is_heard:
                 self.is_heard = False
                 self.later("the caller hears", self.hear, after=self.rng.choice((0.0, self.rng.random() * DELAY)))
-        asked = [part.asked for voice in self.voices for part in voice.member.parts.values()]
+        asked = [part.original for voice in self.voices for part in voice.member.parts.values()]
         check(len(asked) == len(set(asked)), "two members decode the same sequence")
 
     def check_hope(self, sequence: Sequence, said: list[float]) -> None:
@@ -270,7 +270,7 @@ class Scenario:
         member, room = voice.member, voice.rows - len(voice.calls)
         if room <= 0:
             return
-        running = [part.asked for one in self.voices for part in one.member.parts.values()]
+        running = [part.original for one in self.voices for part in one.member.parts.values()]
         counts, waiting = Counter(sequence.caller for sequence in running), Counter[int]()
         for caller in self.callers:
             waiting[caller.number] = sum(not said for one, said in caller.missing.items() if one not in running)
@@ -279,7 +279,7 @@ class Scenario:
             fewest = [counts[number] for number, count in waiting.items() if count > 0]
             check(counts[copy.caller] <= min([*fewest, SEQUENCES]), f"caller {copy.caller} has more than its share")
             counts[copy.caller] += 1
-            waiting[copy.caller] -= not self.callers[copy.caller].missing[member.parts[copy].asked]
+            waiting[copy.caller] -= not self.callers[copy.caller].missing[member.parts[copy].original]
             self.play(voice, copy)
         if len(copies) < room and self.pool.has_work(member):
             check(self.now < member.rest_until, f"{member.label} is idle, although there is work")
