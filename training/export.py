@@ -31,7 +31,7 @@ TOLD = {  # card of what the data teaches
     "tags": LEARNED,
     "one_voice": True,
     "word_heads": [[layer, 0, 0] for layer in GUIDED_LAYERS],
-    "chunk_seconds": 30,  # benchmarks/results/check.json
+    "chunk_seconds": 12,  # benchmarks/results/check.json
     "spell_out": "en",
 }
 SUMS = ".embed_avg"  # a codebook's running sums: 1 MB for all eight
