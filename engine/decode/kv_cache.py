@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..device.buffers import Buffers, buffer
+from ..talker.config import Aligned
 
 
 @dataclass(eq=False)
@@ -16,7 +17,7 @@ class KVCache(Buffers):
     aligned: (layer, head) of the heads whose queries a step keeps too, sorted. The prompt's are not kept.
     """
 
-    aligned: tuple[tuple[int, int], ...] = ()
+    aligned: Aligned = ()
     keys: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
     values: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
     prompt_length: torch.Tensor = buffer("B")

@@ -13,7 +13,7 @@ from ..core.sequence import Sequence
 from ..device.graph import GraphError
 from ..device.memory import PrivatePool
 from ..talker import Talker
-from ..talker.config import ModelConfig
+from ..talker.config import Aligned, ModelConfig
 from .backend import choose_backend, planned_scratch
 from .executors import make_executor
 from .prefix_cache import PrefixCache
@@ -39,7 +39,7 @@ class ModelRunner:
         pool: PrivatePool,
         streams: PrivatePool,
         prompts: Prefill,
-        aligned: tuple[tuple[int, int], ...] = (),
+        aligned: Aligned = (),
     ):
         self.notes: list[str] = []  # for the user: a failed capture, with its reason
         self.talker, self.pool, self.prompts = talker, pool, prompts
@@ -70,7 +70,7 @@ class ModelRunner:
         device: torch.device,
         dtype: torch.dtype,
         kernels: str,
-        aligned: tuple[tuple[int, int], ...] = (),
+        aligned: Aligned = (),
     ) -> list[int]:
         """Return the bytes of each tensor that such a runner has on `device`. Allocates nothing."""
         state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned)

@@ -11,7 +11,7 @@ from ..core.sequence import Sequence
 from ..device.buffers import Buffers
 from ..device.torch_names import storage_id
 from ..talker import FAMILIES
-from ..talker.config import ModelConfig
+from ..talker.config import Aligned, ModelConfig
 from ..talker.layers import Work
 from .delay_machine import DelayMachine
 from .kv_cache import KVCache
@@ -52,7 +52,7 @@ class DecodeState:
         max_seq_len: int,
         device: torch.device,
         dtype: torch.dtype,
-        aligned: tuple[tuple[int, int], ...] = (),
+        aligned: Aligned = (),
     ):
         self.config, self.batch, self.max_seq_len = config, batch, max_seq_len
         self.device, self.dtype = device, dtype

@@ -23,6 +23,7 @@ from ..device.memory import device_bytes, free_bytes
 from ..device.threads import few_threads, is_slow
 from ..speech.result import SpeechResult
 from ..talker import Talker
+from ..talker.config import Aligned
 from ..voice.clip import Wave, reference_of
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
@@ -34,7 +35,7 @@ from ..words.whisper import WhisperAligner
 from ..words.whisper_check import WhisperCheck
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
-from .loaded_model import Aligned, LoadedModel, planned_bytes
+from .loaded_model import LoadedModel, planned_bytes
 from .planner import CheckpointPlanner
 from .speech_api import SpeechAPI
 
@@ -87,8 +88,8 @@ class Engine(SpeechAPI):
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
-        how = self.planner.context, self.device, self.dtype, self.aligned
-        return planned_bytes(self.checkpoint, self.config, *how)
+        context = self.planner.context
+        return planned_bytes(self.checkpoint, self.config, context, self.device, self.dtype, self.aligned)
 
     @functools.cached_property
     def _talker_bytes(self) -> int:
@@ -107,8 +108,8 @@ class Engine(SpeechAPI):
             if self.opened:
                 return
             self._closing = self._drop_after = False
-            how = self.planner.context, self.device, self.dtype, self.aligned
-            self.loaded = LoadedModel(self.checkpoint, self.config, *how)
+            context = self.planner.context
+            self.loaded = LoadedModel(self.checkpoint, self.config, context, self.device, self.dtype, self.aligned)
 
     @torch.inference_mode()
     def trim(self) -> int:

@@ -28,14 +28,12 @@ from ..device.collection import uncollected
 from ..device.memory import PrivatePool, device_bytes, drop, free_bytes, workspace_bytes
 from ..device.torch_names import release_pinned_memory
 from ..talker import build_talker
+from ..talker.config import Aligned
 from ..talker.rope import rope_sizes
 
 CPU_BATCH = 4  # maximum rows on a CPU, where memory is not queried and further rows save less
 RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captures and other programs
 SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
-
-
-Aligned = tuple[tuple[int, int], ...]  # (layer, head) of aligning heads, sorted
 
 
 def planned_bytes(
@@ -182,8 +180,8 @@ class LoadedModel:
         return self._runner
 
     def _new_runner(self, rows: int, max_seq_len: int, pool: PrivatePool) -> ModelRunner:
-        size = rows, max_seq_len, pool, self.pool, self.prompts(), self._aligned
-        return ModelRunner(self.talker, self._config, *size)
+        prompts = self.prompts()
+        return ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts, self._aligned)
 
     @contextlib.contextmanager
     def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
@@ -248,8 +246,11 @@ class LoadedModel:
         return next((count for count in GROUPS if count <= most), 1)
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
-        talker, how = self.talker, (self._config.kernels, self._aligned)
-        return sum(ModelRunner.planned_sizes(talker.config, batch, max_seq_len, talker.device, talker.dtype, *how))
+        talker, kernels = self.talker, self._config.kernels
+        sizes = ModelRunner.planned_sizes(
+            talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels, self._aligned
+        )
+        return sum(sizes)
 
     def _synchronize(self):
         if self.pool.device.type == "cuda":

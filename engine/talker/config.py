@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ..core.codes import CODE_VOCAB
 
+Aligned = tuple[tuple[int, int], ...]  # (layer, head) of the heads that follow the words, sorted
+
 
 @dataclass(frozen=True)
 class RopeConfig:

@@ -31,6 +31,7 @@ class Talker:
         self.embed_text = tensors["embed_text"]  # [text_vocab, H], host
         self.scratch = tensors.get(SCRATCH)  # room for dequantised or widened weights
         self.embed_codes = tensors["embed_codes"]  # [K * V, H]
+        self._code_rows = Weight(self.embed_codes, self.scratch)
         self.head_codes = Weight(tensors["head_codes"], self.scratch)  # [K * V, H]
         self.norm = tensors["norm"]  # [H]
         self.device, self.dtype = self.norm.device, self.norm.dtype
@@ -57,7 +58,7 @@ class Talker:
     def embed(self, output: torch.Tensor, work: Work) -> None:
         """Embed a step's output [B, K] as the talker's next input, work.x."""
         torch.add(output, self.offsets, out=work.embed_index)
-        Weight(self.embed_codes, self.scratch).take(work.embed_index.view(-1), work.embedded)
+        self._code_rows.take(work.embed_index.view(-1), work.embedded)
         torch.sum(work.embedded.view(*output.shape, -1), 1, out=work.x)
 
     def decode(self, state: State) -> None:

@@ -132,8 +132,8 @@ def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
     """Open an engine, yield its model, and free it. `hollow`: a checkpoint from `write_hollow`, to be filled."""
     on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
     with on_device:
-        size = engine.planner.context, engine.device, engine.dtype, engine.aligned
-        loaded = LoadedModel(engine.checkpoint, engine.config, *size)
+        context = engine.planner.context
+        loaded = LoadedModel(engine.checkpoint, engine.config, context, engine.device, engine.dtype, engine.aligned)
         try:
             if hollow:
                 loaded.trim()  # whatever was computed from the empty weights

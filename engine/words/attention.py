@@ -17,6 +17,7 @@ from ..core.sequence import Sequence as Prompt
 from ..device.memory import end_of_work, to_device, to_host
 from ..prompt.builder import FILLER, PromptBuilder
 from ..talker import Talker
+from ..talker.config import Aligned
 from .letters import said_words, token_shares, words_and_sentences
 
 _POSITIONS = 1024  # of a prefill, so that its buffers stay small
@@ -73,13 +74,14 @@ def mean_attention(maps: Iterable[torch.Tensor], heads: Iterable[Head]) -> torch
 
     maps: [heads, T, W] by layer, of `aligned_heads`.
     """
-    every = dict(zip(aligned_heads(heads), torch.cat(list(maps)), strict=True))
-    frames = torch.arange(len(next(iter(every.values()))), device=next(iter(every.values())).device)
+    joined = torch.cat(list(maps))
+    every = dict(zip(aligned_heads(heads), joined, strict=True))
+    frames = torch.arange(joined.shape[1], device=joined.device)
     late = {lag: (frames + lag).clamp(0, len(frames) - 1) for lag in {head.lag for head in heads}}
     return torch.stack([every[head[:2]][late[head.lag]] for head in sorted(heads)]).mean(0)
 
 
-def aligned_heads(heads: Iterable[Head]) -> tuple[tuple[int, int], ...]:
+def aligned_heads(heads: Iterable[Head]) -> Aligned:
     """Return the (layer, head) of heads, sorted, each once."""
     return tuple(sorted({head[:2] for head in heads}))
 
