@@ -103,10 +103,14 @@ class PromptBuilder(Prompts):
         sequence.bounds, sequence.expected = bounds_of(spoken), estimate_frames(spoken)
         return sequence
 
-    def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
+    def measure(
+        self, text: str, voice: Voice | None = None, scene: str | None = None, is_rough: bool = False
+    ) -> tuple[int, int]:
         writer = _Writer(self._vocabulary)
         content = self._read(writer, text, None).text
         self._write(writer, "a", voice, scene, ())
+        if is_rough:  # a token has a byte at least, and normalising may triple those of a character
+            return len(writer.finish()), len(content) if content.isascii() else 3 * len(content.encode())
         lead = _LEAD if self._family.is_chat else ""
         letter, whole = (len(self._vocabulary.encode(lead + written, writer.warn)) for written in ("a", content))
         return len(writer.finish()), max(0, whole - letter)

@@ -165,7 +165,8 @@ def _mask(text: str) -> str:
 
 def _seconds_each(text: str, masked: str, respellings: tuple[Respelling, ...] = ()) -> list[float]:
     # A pause tag's seconds all lie on its first character, and those of a respelling.
-    seconds = [_character_seconds(character) for character in masked]
+    known = {character: _character_seconds(character) for character in set(masked)}
+    seconds = [known[character] for character in masked]
     for one in respellings:
         seconds[one.start : one.stop] = [0.0] * (one.stop - one.start)
         seconds[one.start] = estimate_seconds(one.spelling)
@@ -184,12 +185,14 @@ def _character_seconds(character: str) -> float:
     return LETTER_SECONDS
 
 
-def _gap_starts(masked: str) -> array[int]:
-    """Return, for each position, the start of the white space before it."""
-    starts = array("q", [0])
-    for at, character in enumerate(masked, 1):
-        starts.append(starts[-1] if character.isspace() else at)
-    return starts
+def _gaps(masked: str) -> tuple[array[int], array[int]]:
+    """Return, for each position, the start of the white space before it, and the end of that after it."""
+    starts, stops = array("q", range(len(masked) + 1)), array("q", range(len(masked) + 1))
+    for gap in _SPACE.finditer(masked):
+        start, stop = gap.span()
+        for at in range(start, stop):
+            starts[at + 1], stops[at] = start, stop
+    return starts, stops
 
 
 class Cutter:
@@ -203,9 +206,8 @@ class Cutter:
         # Arrays, since a list takes four times the memory, and a book may be one paragraph.
         seconds = _seconds_each(text, masked, respelled)
         self._time = array("d", accumulate(seconds, initial=0.0))  # seconds before each position
-        self._spoken = array("q", accumulate((c.isalnum() for c in masked), initial=0))  # letters before each position
-        self._gap_starts = _gap_starts(masked)
-        self._gap_stops = array("q", (len(text) - at for at in reversed(_gap_starts(masked[::-1]))))
+        self._spoken = array("q", accumulate(map(str.isalnum, masked), initial=0))  # letters before each position
+        self._gap_starts, self._gap_stops = _gaps(masked)
         self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
         whole = script.joined if script else ()

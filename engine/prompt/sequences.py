@@ -41,8 +41,11 @@ class Prompts(ABC):
         """Return the sequence for `text`. Raises HiggsError if there is nothing to speak."""
 
     @abstractmethod
-    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
-        """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does."""
+    def measure(self, text: str, voice: Voice | None, scene: str | None, is_rough: bool = False) -> tuple[int, int]:
+        """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does.
+
+        is_rough: return more positions than `text` can take, without its tokens, which take time.
+        """
 
     @abstractmethod
     def follows(self, tag: str) -> bool:
@@ -112,12 +115,15 @@ class SequenceBuilder:
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
         if wanted == math.inf:
             return 0.0, first
-        overhead, tokens = self._builder.measure(script.text, voice, self._scene)
-        seconds = max(1.0, estimate_seconds(script.spoken_text))
-        per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
-        fits = self._budget(overhead) / per_second
-        if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
-            fits /= 2
+        seconds, fits = max(1.0, estimate_seconds(script.spoken_text)), 0.0
+        for is_rough in (True, False):
+            overhead, tokens = self._builder.measure(script.text, voice, self._scene, is_rough)
+            per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
+            fits = self._budget(overhead) / per_second
+            if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
+                fits /= 2
+            if fits >= wanted:
+                break
         return min(wanted, max(fits, _LEAST_SECONDS)), first
 
     def is_spoken(self, text: str) -> bool:

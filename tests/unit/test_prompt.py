@@ -360,3 +360,20 @@ def test_padding_and_truncation_of_the_file_are_ignored(tmp_path):
     tokenizer.enable_padding(length=64)
     tokenizer.save(str(path))
     assert PromptBuilder(path, config("v3")).build("Hello").ids[2:-1] == list(b"Hello")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hi you.",
+        "Caf\u00e9, na\u00efve, \u4e2d\u6587\u3002",
+        "\u0958\u0959 \U0001d160\ufb4e",
+        "1999 <|sfx:laughter|>Haha",
+    ],
+)
+def test_a_rough_measure_is_never_less_than_the_tokens(tmp_path, text):
+    write_tokenizer(tmp_path / "tokenizer.json", [*V3_STRUCTURE, *TAGS], normalizers.NFC())
+    builder = PromptBuilder(tmp_path / "tokenizer.json", config("v3"))
+    overhead, tokens = builder.measure(text)
+    rough_overhead, rough = builder.measure(text, is_rough=True)
+    assert overhead == rough_overhead and 0 < tokens <= rough

@@ -86,7 +86,7 @@ class RemotePrompts(Prompts):
             transcript=transcript,
         )
 
-    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
+    def measure(self, text: str, voice: Voice | None, scene: str | None, is_rough: bool = False) -> tuple[int, int]:
         """Return (1, 0), because the prompt's length on a server is unknown. Raises as `build` does."""
         self._content(text, lambda warning: None)
         return 1, 0
