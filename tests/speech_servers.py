@@ -11,6 +11,7 @@ import socket
 import threading
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 
@@ -39,7 +40,9 @@ def running_loop(engine, voices=None, adapted=MappingProxyType({}), **given):
     server = SpeechServer(speaker, VoiceFolder(voices), "embedded", **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())
-    listener = loop.run_until_complete(server.connections.listen(runner.server, "127.0.0.1", 0))
+    listener = loop.run_until_complete(
+        server.connections.listen(runner.server, "127.0.0.1", 0, partial(asyncio.sleep, 0))
+    )
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 

@@ -8,7 +8,7 @@ import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from operator import attrgetter
 
 from aiohttp import web
@@ -42,12 +42,21 @@ class CallerConnections:
         self._open: dict[object, Connection] = {}  # by aiohttp's protocol
         self._by_address: Counter[str] = Counter()
 
-    async def listen(self, server: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Server | Acceptor:
-        """Listen for connections. server(): returns aiohttp's protocol for one."""
+    async def listen(
+        self, server: Callable[[], asyncio.Protocol], host: str, port: int, get_ready: Callable[[], Awaitable[None]]
+    ) -> asyncio.Server | Acceptor:
+        """Take a port, and accept connections once ready. server(): returns aiohttp's protocol for one."""
         made, loop = functools.partial(Connection, self, server), asyncio.get_running_loop()
-        if sys.platform == "win32":
-            return Acceptor(await loop.create_server(made, host, port, start_serving=False), made)
-        return await loop.create_server(made, host, port)
+        bound = await loop.create_server(made, host, port, start_serving=False)
+        try:
+            await get_ready()
+            if sys.platform == "win32":
+                return Acceptor(bound, made)
+            await bound.start_serving()
+        except BaseException:
+            bound.close()
+            raise
+        return bound
 
     def of(self, request: web.Request) -> Connection:
         return self._open[request.protocol]

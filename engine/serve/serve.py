@@ -7,23 +7,30 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
 from aiohttp import web
 
-from ..core.config import KEY_VARIABLE, CallLimits
+from ..core.config import FRAME_RATE, KEY_VARIABLE, CallLimits, SamplingParams
 from ..core.errors import HiggsError
 from ..engines.remote.wire import Wire
 from ..engines.speech_api import SpeechAPI
+from ..voice.voice import Voice
 from . import access
 from .app import SpeechServer
+from .calls import DEFAULT_VOICE
 from .chunks import wire_of_engine
+from .clips import CallVoices
+from .errors import FAILURES, LOG
 from .hosts import HostNames, is_loopback
-from .speaker import SpeakerThread
+from .speaker import SpeakerThread, SpeechJob
 from .voices import VoiceFolder
 
 _PATIENCE = 86_400.0  # seconds for open calls after the first signal; a second one ends them
@@ -73,11 +80,11 @@ def serve(
     end = threading.Timer(_LAST_SECONDS, os._exit, (1,))  # threads cannot be ended otherwise
     end.daemon = True
     try:
-        names = HostNames(settings.host, settings.names)
-        server = SpeechServer(speaker, VoiceFolder(settings.voices), engine.planner.model, settings.limits, key, names)
+        names, folder = HostNames(host, settings.names), VoiceFolder(voices)
+        server = SpeechServer(speaker, folder, engine.planner.model, settings.limits, key, names)
         try:
             with access.access_log() if settings.access_log else contextlib.nullcontext():
-                asyncio.run(_run(server, host, port, tell, end))
+                asyncio.run(_run(server, partial(warm_up, speaker, folder), settings, tell, end))
         except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
@@ -87,14 +94,14 @@ def serve(
 
 def serve_beside(engine: SpeechAPI, host: str, key: str) -> tuple[int, Wire]:
     """Serve an open engine in threads until the process ends, to our own clients. Returns a free port that it takes."""
-    speaker, loop = SpeakerThread(engine, shared=True), asyncio.new_event_loop()
-    server = SpeechServer(speaker, VoiceFolder(None), engine.planner.model, key=key)
+    speaker, voices, loop = SpeakerThread(engine, shared=True), VoiceFolder(None), asyncio.new_event_loop()
+    server = SpeechServer(speaker, voices, engine.planner.model, key=key)
 
     async def listen() -> int:
         runner = web.AppRunner(server.app(), handler_cancellation=True)
         await runner.setup()
         assert runner.server is not None
-        listener = await server.connections.listen(runner.server, host, 0)
+        listener = await server.connections.listen(runner.server, host, 0, partial(warm_up, speaker, voices))
         return listener.sockets[0].getsockname()[1]
 
     port = loop.run_until_complete(listen())
@@ -102,21 +109,53 @@ def serve_beside(engine: SpeechAPI, host: str, key: str) -> tuple[int, Wire]:
     return port, wire_of_engine(engine)
 
 
-async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None], end: threading.Timer):
+async def warm_up(speaker: SpeakerThread, folder: VoiceFolder) -> None:
+    """Speak a second in the default voice, so that no caller waits for memory, captures, kernels or that voice.
+
+    Raises what speaking raises. A default voice that cannot be used is logged.
+    """
+    voices: dict[str, Voice] = {}
+    try:
+        if voice := await CallVoices(speaker, folder).named(DEFAULT_VOICE):
+            voices[""] = voice
+    except FAILURES as error:
+        LOG.warning("The voice %r cannot be used: %s", DEFAULT_VOICE, error)
+    spoken: Future[object] = Future()
+    spoken.set_running_or_notify_cancel()  # so that it cannot be cancelled
+    params = SamplingParams(max_frames=FRAME_RATE, retries=0)
+    speaker.speak(SpeechJob("Ready.", spoken.set_result, voices, params, hear=lambda wav: None))
+    if isinstance(ended := await asyncio.wrap_future(spoken), BaseException):
+        raise ended
+
+
+async def _run(
+    server: SpeechServer,
+    get_ready: Callable[[], Awaitable[None]],
+    settings: ServeSettings,
+    tell: Callable[[str], None],
+    end: threading.Timer,
+):
     """Serve until a signal, then answer open calls. A second signal drops them, and starts `end`."""
+    host, port = settings.host, settings.port
     runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=_PATIENCE)
     with _stop_signals() as signals:
         await runner.setup()
         assert runner.server is not None
-        listener = None
+        began, listener, stopping = time.monotonic(), None, asyncio.ensure_future(signals.get())
+        opening = asyncio.ensure_future(server.connections.listen(runner.server, host, port, get_ready))
         try:
-            listener = await server.connections.listen(runner.server, host, port)
-            tell(f"{server.model} at http://{host}:{port}/v1; stop with Ctrl+C")
-            await signals.get()
+            await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                listener = opening.result()
+                ready = f"ready after {time.monotonic() - began:.1f} s"
+                tell(f"{server.model} at http://{host}:{port}/v1, {ready}; stop with Ctrl+C")
+                await stopping
             server.stop()
             if server.calls:
                 tell(f"finishing what is being spoken ({server.calls} calls); Ctrl+C again stops at once")
         finally:
+            opening.cancel()
+            stopping.cancel()
             if listener is not None:
                 listener.close()
             closed, again = asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(signals.get())

@@ -28,7 +28,8 @@ from ..voice.voice import Voice
 from ..words.word import Word
 
 ROWS = 64  # more would make each step longer, also for few callers
-_IDLE = 30.0  # idle seconds until the batch frees its memory
+_IDLE = 600.0  # idle seconds until the batch frees its memory, after which a caller waits for it again
+_IDLE_WORKERS = 30.0  # and until workers that were left out are tried again
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
 
 
@@ -110,6 +111,7 @@ class SpeakerThread:
         self._spoken: dict[Driven, SpeakerJob] = {}
         self._requests: dict[SpeakerJob, Driven] = {}
         self._drive: Drive | None = None
+        self._idle = _IDLE_WORKERS if engine.workers() else _IDLE
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
 
@@ -249,7 +251,7 @@ class SpeakerThread:
             if self._waiting:
                 return True
             try:
-                item = self._inbox.get(timeout=_IDLE)
+                item = self._inbox.get(timeout=self._idle)
             except queue.Empty:
                 return True
             if item is None:

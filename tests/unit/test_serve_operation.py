@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,13 +15,17 @@ import threading
 import time
 
 import pytest
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
+from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Engine, EngineConfig, HiggsError
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.core.config import CallLimits
+from higgs_tts.engine.serve.connections import CallerConnections
 from higgs_tts.engine.serve.metrics import ServerMetrics
+from higgs_tts.engine.serve.serve import warm_up
+from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob
 from higgs_tts.engine.serve.streams import EventStream
+from higgs_tts.engine.serve.voices import VoiceFolder
 from higgs_tts.tests.speech_servers import ask, error_of, running
 
 SHORT = {"input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0, "response_format": "pcm"}
@@ -328,3 +333,50 @@ class TestStopping:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and process.stdout.read() == ""
         assert "Traceback" not in process.stderr.read()
+
+
+class TestReady:
+    def test_a_port_is_taken_at_once_and_answers_once_ready(self, engine):
+        async def listens():
+            connections, ready = CallerConnections(10), asyncio.Event()
+            made = asyncio.ensure_future(connections.listen(asyncio.Protocol, "127.0.0.1", 0, ready.wait))
+            other = asyncio.ensure_future(connections.listen(asyncio.Protocol, "127.0.0.1", 99999, ready.wait))
+            with pytest.raises(OverflowError):
+                await other
+            assert not made.done()
+            ready.set()
+            (listening,) = (listener := await made).sockets
+            address = listening.getsockname()
+            with socket.create_connection(address):
+                pass
+            listener.close()
+
+        asyncio.run(listens())
+
+    def test_a_sentence_in_the_default_voice_is_spoken_before(self, engine, tmp_path, monkeypatch):
+        shutil.copy(BUILT_IN_CLIPS / "amber.flac", tmp_path / "default.flac")
+        begun, begin = [], SpeechJob.begin
+        monkeypatch.setattr(SpeechJob, "begin", lambda job, planner: begun.append(job) or begin(job, planner))
+        speaker = SpeakerThread(engine)
+        try:
+            asyncio.run(warm_up(speaker, VoiceFolder(tmp_path)))
+            assert not speaker.speaking
+        finally:
+            speaker.close()
+        (job,) = begun
+        assert job.voices[""].codes.shape[1] == 8 and job.params.max_frames == 25
+
+    def test_a_default_voice_that_cannot_be_used_is_logged(self, engine, tmp_path, caplog):
+        (tmp_path / "default.flac").write_bytes(b"no sound")
+        speaker = SpeakerThread(engine)
+        try:
+            asyncio.run(warm_up(speaker, VoiceFolder(tmp_path)))
+        finally:
+            speaker.close()
+        assert "The voice 'default' cannot be used" in caplog.text
+
+    def test_what_speaking_raises_ends_the_start(self, engine):
+        speaker = SpeakerThread(engine)
+        speaker.close()
+        with pytest.raises(HiggsError, match="shutting down"):
+            asyncio.run(warm_up(speaker, VoiceFolder(None)))
