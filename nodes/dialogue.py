@@ -126,7 +126,7 @@ class HiggsTTSDialogue(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
-            finish = Finish.take(settings)
+            finish = Finish.take(settings, cls.hidden)
             params = sampling(settings)
             sockets = by_name(voices)
             head, names = script_names(script)
@@ -134,6 +134,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             dialogue = read_dialogue(script, cast.known, model.engine.planner.knows_tag)
             _check_turns(dialogue)
             given = voices_of(dialogue.speakers, cast, model)
+            finish.spoken_by(given.values())
             turns = pronunciations_of(pronunciations).respelled(dialogue.turns)
             what, again = (turns, given, params, scene.strip() or None), read_retakes(retakes)
             engine = load_engine(model)
@@ -142,7 +143,6 @@ class HiggsTTSDialogue(io.ComfyNode):
             speech, words = with_player(engine, speak, params.seed, script, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
             whole = audio.from_speech(speech)
-            finish.save(whole, cls.hidden)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings, *doubts)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}", *finish.lines)

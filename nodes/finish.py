@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from comfy_api.latest import io
 
-from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, master, noise_floor, true_peak
+from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, Voice, master, noise_floor, true_peak
 from .comfy import folders
+from .comfy.audio import of_wave
 from .comfy.saved_sound import save_sound
 
 OFF = "off"
@@ -48,18 +50,21 @@ def finish_inputs() -> list[io.Input]:
 
 @dataclass
 class Finish:
-    """Finishing of one run's sound. A node's inputs; `lines` is for its info output."""
+    """Finishing of one run's sound. A node's inputs, and its hidden ones; `lines` is for its info output."""
 
     loudness: str = AS_IS  # in a workflow saved before the input existed
     save_as: str = OFF
     filename_prefix: str = PREFIX
+    hidden: object = None
+    artist: str = ""
     lines: list[str] = field(default_factory=list)
+    path: Path | None = None  # the saved file
 
     @classmethod
-    def take(cls, settings: dict) -> Finish:
+    def take(cls, settings: dict, hidden: object = None) -> Finish:
         """Return what a node's settings ask for, and remove it from them. Raises HiggsError for an unknown choice."""
         names = ("loudness", "save_as", "filename_prefix")
-        finish = cls(**{name: settings.pop(name) for name in names if name in settings})
+        finish = cls(**{name: settings.pop(name) for name in names if name in settings}, hidden=hidden)
         for name, value, choices in (
             ("loudness", finish.loudness, TARGETS),
             ("save_as", finish.save_as, (OFF, *SOUND_FILES)),
@@ -68,8 +73,21 @@ class Finish:
                 raise HiggsError(f"{name} is {str(value)[:40]!r}. Choose one of: {', '.join(choices)}.")
         return finish
 
-    def level(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
-        """Return sound [C, n] at the chosen loudness."""
+    def spoken_by(self, voices: Iterable[Voice | None]) -> None:
+        """Name the voices as the artists of a saved file."""
+        self.artist = ", ".join(dict.fromkeys(voice.name for voice in voices if voice is not None and voice.name))
+
+    def complete(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
+        """Return sound [C, n] at the chosen loudness, and save it if the node is to. Raises HiggsError."""
+        wav = self._level(wav, rate)
+        if self.save_as != OFF:
+            audio = of_wave(wav.detach().float().cpu(), rate)
+            tags = {"artist": self.artist} if self.artist else {}
+            self.path = save_sound(audio, self.filename_prefix, self.save_as, tags, self.hidden)
+            self.lines.append(f"Saved: {Path('output', self.path.relative_to(folders.output())).as_posix()}.")
+        return wav
+
+    def _level(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
         target = TARGETS[self.loudness]
         if target is None:
             return wav
@@ -78,9 +96,3 @@ class Finish:
         floor = f", noise floor {noise_floor(wav, rate):.0f} dB" if target.is_rms else ""
         self.lines.append(f"Loudness: {level:.1f} {unit}, true peak {true_peak(wav, rate):.1f} dB{floor}.")
         return wav
-
-    def save(self, audio: dict, hidden: object) -> None:
-        """Save an AUDIO if the node is to."""
-        if self.save_as != OFF:
-            path = save_sound(audio, self.filename_prefix, self.save_as, hidden)
-            self.lines.append(f"Saved: {Path('output', path.relative_to(folders.output())).as_posix()}.")

@@ -29,9 +29,10 @@ from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors, refuse
 from .comfy.remote_model import AnyModel
+from .comfy.saved_sound import workflow_tags
 from .comfy.written import Written
 from .library.voice_folders import listed_pronunciations, voice_called
-from .sheet.files import LineFiles, look, subtitles_of
+from .sheet.files import KINDS, LineFiles, look, subtitles_of
 from .sheet.plan import LinePlan, LineTake, plan
 from .sheet.takes import takes_of
 from .speak import (
@@ -104,6 +105,14 @@ class HiggsTTSLines(io.ComfyNode):
                 _subtitles_input(),
                 srt_words_input(),
                 check_input(),
+                io.Combo.Input(
+                    "save_as",
+                    options=list(KINDS),
+                    default=KINDS[0],
+                    optional=True,
+                    tooltip="Kind of the files. flac, mp3 and ogg have the id and the speaker as title and artist, and "
+                    "contain the workflow.",
+                ),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The lines spoken in this run: 24 kHz, mono."),
@@ -158,9 +167,12 @@ class HiggsTTSLines(io.ComfyNode):
         even_loudness: bool = True,
         subtitles: bool = False,
         srt_words: int = 0,
+        save_as: str = KINDS[0],
         **settings: float,
     ) -> io.NodeOutput:
         check_linked(model=model)
+        if save_as not in KINDS:
+            raise HiggsError(f"save_as is {str(save_as)[:40]!r}. Choose one of: {', '.join(KINDS)}.")
         params = sampling(settings)
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
@@ -168,7 +180,7 @@ class HiggsTTSLines(io.ComfyNode):
         common = model.engine.fingerprint, scene, even_loudness
         speaking = _voices(spoken, voices, model)
         doubts = transcript_warnings(speaking.values())
-        planned = plan(spoken, takes, params, pronunciations_of(pronunciations), speaking, common)
+        planned = plan(spoken, takes, params, pronunciations_of(pronunciations), speaking, common, save_as)
         has_renamed = files.keep_renamed({take.file: take.fingerprint for take in planned.takes})
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)
@@ -180,7 +192,7 @@ class HiggsTTSLines(io.ComfyNode):
             speech, words = with_player(engine, speak, doubts=doubts)
             words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0, words)
             timed = None if words is None else _of_rows(words_by_turn(speech, words), needed)
-            numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
+            numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words, cls.hidden)
             said = audio.words_of_turns(speech, numbers, timed or [])
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=has_renamed or bool(numbers))
@@ -252,15 +264,18 @@ def _write(
     subtitles: bool,
     timed: Sequence[Sequence[Word]] | None,
     srt_words: int,
+    hidden: object,
 ) -> list[int]:
     """Write the wanted files and return their turns' numbers in the speech.
 
-    takes: one for each turn of the speech. timed: the words of each, if known.
+    takes: one for each turn of the speech. timed: the words of each, if known. hidden: the node's.
     """
     made, numbers = {}, []
     for number, (spoken, take) in enumerate(zip(speech.turns, takes, strict=True)):
         if take.file in wanted and spoken.is_spoken:
-            made[take.file] = take.fingerprint, audio.wav_file(speech, number)
+            kind, speaker = take.file.rpartition(".")[2], take.row.speaker
+            tags = {"title": take.row.id, **({"artist": speaker} if speaker else {}), **workflow_tags(kind, hidden)}
+            made[take.file] = take.fingerprint, audio.turn_file(speech, number, kind, tags)
             beside = subtitles_of(take.file)
             if subtitles or beside in files.listed:  # keeps an existing SRT file in step with the sound
                 size, own = (srt_words, timed[number]) if timed else (0, None)
@@ -292,7 +307,7 @@ def _report(
         for take in made:
             state = "spoken" if take.file in wanted else "unchanged"
             became[state] += 1
-            told.append(f"{row.id}: {audio.seconds_of(files.listed[take.file][1]):.2f} s, {take.file}, {state}")
+            told.append(f"{row.id}: {files.seconds(take.file):.2f} s, {take.file}, {state}")
     totals = ", ".join(f"{became[state]} {state}" for state in ("spoken", "unchanged", "skipped") if became[state])
     lead = [f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {files.folder}: {totals}."]
     theirs = [file for take in planned.takes for file in (take.file, subtitles_of(take.file))]

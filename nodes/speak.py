@@ -122,7 +122,8 @@ class HiggsTTSSpeak(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model, **({} if voice is None else {"voice": voice}))
-            finish = Finish.take(settings)
+            finish = Finish.take(settings, cls.hidden)
+            finish.spoken_by([voice])
             params = sampling(settings, SamplingParams())
             _check_text(text)
             said, again = pronunciations_of(pronunciations).apply(text), read_retakes(retakes)
@@ -132,7 +133,6 @@ class HiggsTTSSpeak(io.ComfyNode):
             speech, words = with_player(engine, speak, params.seed, text, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
             sound = audio.from_speech(speech)
-            finish.save(sound, cls.hidden)
         told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
         texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(said)
         return io.NodeOutput(sound, told, *texts)
@@ -179,21 +179,22 @@ def with_player(
 ) -> tuple[SpeechResult, tuple[Word, ...] | None]:
     """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
 
-    seed, said, retakes, doubts: see `events.heard`. finish: brings the result to its loudness.
+    seed, said, retakes, doubts: see `events.heard`. finish: brings the result to its loudness, and saves it.
     """
     finish = finish or Finish()
     with events.heard(seed, said, retakes, doubts) as sound:
         if sound is None:
-            return _levelled(with_bar(speak), finish), None
+            return _finished(with_bar(speak), finish), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
-        words = engine.words(speech)
-        sound.finish(speech.wav, words)  # as streamed: the volume must not jump during playback
-        speech = _levelled(speech, finish)
+        words, heard = engine.words(speech), speech.wav
+        speech = _finished(speech, finish)
+        result = finish.path or (speech.wav[None], SAMPLE_RATE)
+        sound.finish(heard, words, result)  # as streamed: the volume must not jump during playback
     return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
 
 
-def _levelled(speech: SpeechResult, finish: Finish) -> SpeechResult:
-    return replace(speech, wav=finish.level(speech.wav[None], SAMPLE_RATE)[0])
+def _finished(speech: SpeechResult, finish: Finish) -> SpeechResult:
+    return replace(speech, wav=finish.complete(speech.wav[None], SAMPLE_RATE)[0])
 
 
 def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:

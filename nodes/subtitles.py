@@ -142,7 +142,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
-            finish = Finish.take(settings)
+            finish = Finish.take(settings, cls.hidden)
             # Passed by name: unconnected inputs are absent, and an empty clip is an error.
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
@@ -156,6 +156,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, cast, model, lent.voices)
+            finish.spoken_by(given.values())
             own = [voice for speaker, voice in given.items() if speaker not in lent.speakers]
             unsure = [*voice_doubts(sockets, given), *voice.transcript_warnings(own)]
             sheet = replace(sheet, warnings=(*sheet.warnings, *unsure))
@@ -169,12 +170,11 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 how = {"scene": scene.strip() or None, "words": needs_words or sound is not None}
                 speech = with_bar(functools.partial(speak, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
-                wav = finish.level(wav, rate)
+                wav = finish.complete(wav, rate)
                 if sound is not None:
-                    sound.finish(audio.for_player(wav, rate), speech.words)
+                    sound.finish(audio.for_player(wav, rate), speech.words, finish.path or (wav, rate))
                     sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
             mixed = audio.of_wave(wav, rate)
-            finish.save(mixed, cls.hidden)
         told = _describe(speech, model, sheet, [*lent.told, *finish.lines])
         report, words = "\n".join(cue_lines(speech)), words_json(speech.words if needs_words else None)
         return io.NodeOutput(mixed, told, speech.to_srt(srt_words), report, words)

@@ -29,14 +29,14 @@ def pcm_bytes(wav: torch.Tensor) -> bytes:
     return samples.numpy().astype("<i2", copy=False).tobytes()
 
 
-def wav_bytes(wav: torch.Tensor) -> bytes:
-    """Return samples [n] float32 or int16 as a WAV file: 24 kHz, 16 bits, one channel."""
+def wav_bytes(wav: torch.Tensor, rate: int = SAMPLE_RATE) -> bytes:
+    """Return samples [n] or [C, n], float32 or int16, at `rate` Hz as a WAV file of 16 bits."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
-        out.setnchannels(1)
+        out.setnchannels(len(wav) if wav.dim() > 1 else 1)
         out.setsampwidth(2)
-        out.setframerate(SAMPLE_RATE)
-        out.writeframes(pcm_bytes(wav))
+        out.setframerate(rate)
+        out.writeframes(pcm_bytes(wav.t() if wav.dim() > 1 else wav))
     return file.getvalue()
 
 

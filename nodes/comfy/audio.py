@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
-from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, Word, moved, resample, wav_bytes
+from ...engine import (
+    SAMPLE_RATE,
+    HiggsError,
+    SpeechResult,
+    Word,
+    clip_seconds,
+    encode_sound,
+    moved,
+    resample,
+    wav_bytes,
+)
 
 _HEADER = 44  # bytes of a WAV file's header
 
@@ -91,12 +103,17 @@ def _spans(speech: SpeechResult) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(speech.wav)], strict=True))
 
 
-def wav_file(speech: SpeechResult, number: int) -> bytes:
-    """Return one turn as a WAV file: 16-bit mono."""
+def turn_file(speech: SpeechResult, number: int, kind: str, tags: Mapping[str, str]) -> bytes:
+    """Return one turn as a file of a kind in SOUND_FILES, mono. WAV files have no tags."""
     turn = speech.turns[number]
-    return wav_bytes(speech.wav[turn.start : turn.stop].detach().float().cpu())
+    wav = speech.wav[turn.start : turn.stop].detach().float().cpu()
+    return wav_bytes(wav) if kind == "wav" else encode_sound(wav[None], SAMPLE_RATE, kind, tags)
 
 
-def seconds_of(size: int) -> float:
-    """Return the length of a file from `wav_file`, given its size in bytes."""
-    return max(0, size - _HEADER) / 2 / SAMPLE_RATE
+def seconds_of(path: Path, size: int) -> float:
+    """Return the length of a file from `turn_file`, given its size in bytes. 0 if it cannot be read."""
+    if path.suffix == ".wav":
+        return max(0, size - _HEADER) / 2 / SAMPLE_RATE
+    with contextlib.suppress(HiggsError):
+        return clip_seconds(path)
+    return 0.0

@@ -25,6 +25,7 @@ from ...engine import (
     mark_words,
     moved,
     pcm_bytes,
+    wav_bytes,
     word_rows,
 )
 
@@ -34,6 +35,9 @@ _WIDTH = 2  # bytes of a sample
 _TICK = 1.0  # seconds between progress reports to readers if nothing else is new
 _SETTLING = 5.0  # longest wait, in seconds, for a node's sound to be written
 _STRETCH = 1 << 20  # samples of a finished waveform compared at a time
+_OWN_FILE = "speech.wav"  # name of a result that the node has not saved
+
+Result = Path | tuple[torch.Tensor, int]  # a saved file, or a wave [C, n] float32 and its Hz
 
 _jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()  # pending writes of all sounds
 
@@ -46,6 +50,7 @@ class LiveSound:
 
     def __init__(self, path: Path, changed: Callable[[], None]):
         self._path, self._changed = path, changed
+        self._own, self._kept = path.with_suffix(".wav"), 0  # the result's file, and its bytes
         self._lock = threading.Lock()  # guards file, outline and counters together
         self.state, self.problem = SPEAKING, ""
         try:
@@ -59,6 +64,7 @@ class LiveSound:
         self.edition = 0  # counts replacements of earlier words
         self._words: list[dict] = []  # of complete chunks
         self.restarts: list[str] = []  # reason for each time the first chunk was spoken again
+        self.file: tuple[Path, str] | None = None  # the finished sound for a download, and its name there
         self._clear()
         self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
         self._heard = 0  # step of the last samples
@@ -95,9 +101,9 @@ class LiveSound:
             self._ticked = self._latest
             _jobs.put(functools.partial(self._write, lambda _: None, None))
 
-    def finish(self, wav: torch.Tensor, words: Iterable[Word] = ()) -> None:
-        """Set the whole waveform [n] and its words, replacing earlier ones that differ."""
-        _jobs.put(functools.partial(self._write, self._complete, (wav.numpy(), _rows(words))))
+    def finish(self, wav: torch.Tensor, words: Iterable[Word] = (), result: Result | None = None) -> None:
+        """Set the whole waveform [n] and its words, replacing earlier ones that differ. result: for a download."""
+        _jobs.put(functools.partial(self._write, self._complete, (wav.numpy(), _rows(words), result)))
 
     def stop(self) -> None:
         """End the sound."""
@@ -114,8 +120,8 @@ class LiveSound:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
-        return self._size
+        """Bytes of its files, without one that the node saved."""
+        return self._size + self._kept
 
     def read(self, revision: int, start: int, stop: int) -> bytes | None:
         """Return samples start..stop as far as they exist. None if they have been replaced or dropped."""
@@ -156,6 +162,7 @@ class LiveSound:
                 "waited": max(0, self._steps - self._heard) / FRAME_RATE,
                 "first": first,
                 "outline": bytes(self._outline[first:]).hex(),
+                "file": self.file[1] if self.file else "",
                 "edition": self.edition,
                 "known": known,
                 "words": self._words[known:],
@@ -216,8 +223,8 @@ class LiveSound:
             self._words = words
             self.edition += 1
 
-    def _complete(self, what: tuple[np.ndarray, list[dict]]):
-        wav, words = what
+    def _complete(self, what: tuple[np.ndarray, list[dict], Result | None]):
+        wav, words, result = what
         self._replace(words)
         digest = hashlib.blake2b()
         for start in range(0, len(wav), _STRETCH):
@@ -227,6 +234,12 @@ class LiveSound:
             self._clear()
             for start in range(0, len(wav), _STRETCH):
                 self._append(wav[start : start + _STRETCH])
+        if isinstance(result, Path):
+            self.file = result, result.name
+        elif result is not None:
+            data = wav_bytes(result[0].detach().float().cpu(), result[1])
+            self._own.write_bytes(data)
+            self.file, self._kept = (self._own, _OWN_FILE), len(data)
         self._end(COMPLETE)
 
     def _end(self, state: str):
@@ -237,8 +250,9 @@ class LiveSound:
     def _drop(self):
         with self._lock:
             self._file.close()
-            with contextlib.suppress(OSError):  # ComfyUI empties the folder in the end
-                self._path.unlink()
+            for path in (self._path, self._own):
+                with contextlib.suppress(OSError):  # ComfyUI empties the folder in the end
+                    path.unlink()
 
 
 def settle(seconds: float) -> bool:

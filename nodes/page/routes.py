@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 from aiohttp import web
 from server import PromptServer
@@ -24,6 +25,7 @@ def register() -> None:
     table.get("/higgs_tts/runs")(runs)
     table.get("/higgs_tts/runs/{run}")(news)
     table.get("/higgs_tts/runs/{run}/samples")(samples)
+    table.get("/higgs_tts/runs/{run}/file")(file)
     table.get("/higgs_tts/voices")(voices)
     table.get("/higgs_tts/voice")(voice)
     table.get("/higgs_tts/tags")(tags)
@@ -73,6 +75,15 @@ async def samples(request: web.Request) -> web.Response:
     if data is None:
         return web.Response(status=204)  # the page then asks for the state; browsers log a 409 as an error
     return web.Response(body=data, content_type="application/octet-stream")
+
+
+async def file(request: web.Request) -> web.StreamResponse:
+    """Return a run's result: the file that its node saved, or a WAV."""
+    run = events.run_of(request.match_info["run"])
+    if run is None or run.sound.file is None or not await asyncio.to_thread(run.sound.file[0].is_file):
+        return _gone()
+    path, name = run.sound.file
+    return web.FileResponse(path, headers={"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"})
 
 
 async def voices(request: web.Request) -> web.Response:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ...engine import FileList, HiggsError, LinesRow, file_stamp, portable_parts, read_whole, write_file
+from ..comfy import audio
 
 LIST = "lines.json"
+KINDS = ("wav", "flac", "mp3", "ogg")
 _FORMAT = "higgs-tts-lines"
 
 
-def file_name(row: LinesRow, take: int, takes: int) -> str:
-    """Return a row's file name, below the folder. Raises HiggsError if the id is not valid in a file name."""
+def file_name(row: LinesRow, take: int, takes: int, kind: str = KINDS[0]) -> str:
+    """Return a row's file name, below the folder, for a kind of KINDS. Raises HiggsError if the id is not valid in one."""
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
             f"row {row.number}: the id {row.id[:80]!r} cannot be used as a file name. Use letters and digits, with / "
             "for subfolders."
         )
-    return "/".join(parts) + (f"_{take}.wav" if takes > 1 else ".wav")
+    return "/".join(parts) + (f"_{take}" if takes > 1 else "") + f".{kind}"
 
 
 def subtitles_of(file: str) -> str:
     """Return the SRT file beside a sound file."""
-    return file.removesuffix(".wav") + ".srt"
+    return file.rpartition(".")[0] + ".srt"
 
 
 def look(folder: Path) -> list:
@@ -43,6 +45,10 @@ class LineFiles(FileList):
         if odd is not None:
             self.listed, self.damage = {}, f"{LIST} in {folder} has {odd}, so all files were made again."
 
+    def seconds(self, file: str) -> float:
+        """Return the length of a listed sound file."""
+        return audio.seconds_of(self.folder / file, self.listed[file][1])
+
     def others(self, files: Iterable[str]) -> list[str]:
         """Return files from earlier runs that are not in `files`."""
         return sorted(file for file in self.listed.keys() - {*files} if (self.folder / file).is_file())
@@ -50,12 +56,14 @@ class LineFiles(FileList):
     def keep_renamed(self, planned: Mapping[str, str]) -> bool:
         """Copy files, with their subtitles, to where their rows have new names. True if there were any.
 
-        planned: file -> fingerprint. A file in its place is no other row's: without a voice, equal rows differ.
+        planned: file -> fingerprint, all of one kind. A file in its place is no other row's: without a voice, equal
+        rows differ.
         """
+        kind = PurePath(next(iter(planned), "")).suffix
         there = {file for file, fingerprint in planned.items() if self.has(file, fingerprint)}
         spare: dict[str, list[str]] = {}  # by fingerprint
         for file, (fingerprint, _) in sorted(self.listed.items()):
-            if file.endswith(".wav") and file not in there and self.has(file, fingerprint):
+            if file.endswith(kind) and file not in there and self.has(file, fingerprint):
                 spare.setdefault(fingerprint, []).append(file)
         made: dict[str, tuple[str, bytes]] = {}
         for file in [file for file, fingerprint in planned.items() if file not in there and fingerprint in spare]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ...engine import FRAME_RATE, LinesRow, Pronunciations, SamplingParams, Turn, Voice, estimate_seconds
-from .files import file_name
+from .files import KINDS, file_name
 
 # Without a voice, a speaker's first turns, up to 3 seconds, serve as the voice of the rest. Lengths are only known
 # later, so turns count until three times that is estimated.
@@ -64,10 +64,11 @@ def plan(
     said: Pronunciations,
     voices: Mapping[str, Voice],
     others: Sequence[object],
+    kind: str = KINDS[0],
 ) -> LinePlan:
-    """Plan the files of `rows`. others: further JSON values that decide how all of them sound."""
+    """Plan the files of `rows`, of a kind of KINDS. others: further JSON values that decide how all of them sound."""
     made = [
-        LineTake(file_name(row, number, takes), number, row, _turn(row, number, params, said))
+        LineTake(file_name(row, number, takes, kind), number, row, _turn(row, number, params, said))
         for number in range(1, takes + 1)
         for row in rows
     ]

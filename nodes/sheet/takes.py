@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from ..comfy import audio, folders
+from ..comfy import folders
 from .files import LineFiles
 from .plan import LinePlan, LineTake
 
@@ -31,7 +31,7 @@ def _told(take: LineTake, planned: LinePlan, files: LineFiles) -> dict:
         "filename": path.name,
         "subfolder": path.parent.as_posix(),
         "version": take.fingerprint[:16],
-        "seconds": round(audio.seconds_of(files.listed[take.file][1]), 2),
+        "seconds": round(files.seconds(take.file), 2),
         "seed": seed if seed <= _MOST_SEED else None,
         "own": take.row.seed == seed,
         "problem": "" if take.turn.speaker in planned.voices else VOICELESS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import uuid
@@ -11,6 +12,7 @@ import pytest
 import soundfile
 import torch
 from higgs_tts.engine import Voice
+from higgs_tts.engine.audio.loudness import integrated_loudness
 from higgs_tts.tests.templates import TITLES
 
 from .listening import NO_WORKLET, RECORDER, compare, dumped, heard_on
@@ -133,6 +135,24 @@ def test_the_page_plays_the_node_s_speech_and_saves_none_of_it(listener):
     assert "player" not in asked and listener.browser.faults == []
     faults = [fault for fault in listener.page.evaluate(FAULTS) if "HiggsProbeDump" not in fault]
     assert faults == []
+
+
+@pytest.mark.parametrize("kind", ["off", "flac"])
+def test_the_result_is_downloaded_under_the_name_of_its_file(listener, tmp_path, kind):
+    prefix = "%date:yyyy%/%Higgs Speak.save_as% test"
+    listener.open(loudness="-16 LUFS", save_as=kind, filename_prefix=prefix)
+    listener.start()
+    listener.until_done()
+    listener.until("ended")
+    with listener.page.expect_download() as loading:
+        listener.page.locator(".higgs-download").click()
+    name = loading.value.suggested_filename
+    loading.value.save_as(tmp_path / name)
+    wav, rate = soundfile.read(tmp_path / name, dtype="float32")
+    assert rate == 24000 and integrated_loudness(torch.from_numpy(wav)) == pytest.approx(-16, abs=0.1)
+    year = str(datetime.datetime.now(datetime.UTC).year)
+    saved = list((listener.comfy.base / "output" / year).glob(f"{kind} test_*_.flac"))
+    assert [name] == (["speech.wav"] if kind == "off" else [path.name for path in saved])
 
 
 def test_a_page_without_sound_rests(classic):

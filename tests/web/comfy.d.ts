@@ -5,6 +5,7 @@ export interface Widget {
     type: string
     value: any
     serialize?: boolean
+    serializeValue?: () => any
     options: {
         serialize?: boolean
         values?: any
@@ -126,4 +127,7 @@ export interface Api extends EventTarget {
 
 declare global {
     const LiteGraph: { uuidv4(): string }
+    interface Window {
+        comfyAPI?: { utils?: { applyTextReplacements?: (app: App, text: string) => string } }
+    }
 }

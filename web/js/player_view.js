@@ -2,6 +2,7 @@
 import { setVolume, volume } from "./context.js"
 import { addStyle, make, update } from "./elements.js"
 import { whatItSays } from "./player_words.js"
+import { resultAddress } from "./server.js"
 import { SpokenText, TEXT_HEIGHT } from "./spoken_text.js"
 import { clock, RATE } from "./times.js"
 import { drawWaveform } from "./waveform.js"
@@ -17,9 +18,9 @@ addStyle(`
     max-height: ${HEIGHT - 20}px; display: grid; grid-template-columns: auto minmax(0, 1fr) auto;
     grid-template-rows: 16px minmax(16px, 1fr) ${TEXT_HEIGHT}px 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
     background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif; }
-.higgs-player button { border: 0; border-radius: 4px; padding: 0 6px; background: transparent; color: inherit;
-    font: inherit; cursor: pointer; }
-.higgs-player button:hover { background: var(--border-color, #444); }
+.higgs-player button, .higgs-player a { border: 0; border-radius: 4px; padding: 0 6px; background: transparent;
+    color: inherit; font: inherit; text-decoration: none; cursor: pointer; }
+.higgs-player button:hover, .higgs-player a:hover { background: var(--border-color, #444); }
 .higgs-player .higgs-play { font-size: 16px; width: 28px; grid-row: 1 / 3; }
 .higgs-player canvas { width: 100%; height: 100%; min-width: 0; min-height: 0; cursor: pointer; grid-row: 1 / 3; }
 .higgs-player .higgs-time { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; }
@@ -62,6 +63,7 @@ export class PlayerView {
         this.stop = make("button", "higgs-stop")
         this.again = make("button", "higgs-open-again")
         this.takes = make("button", "higgs-open-takes")
+        this.download = make("a", "higgs-download")
         this.volume = make("input", "higgs-volume")
         const ends = make("span", "higgs-ends")
         this.stop.textContent = "■"
@@ -74,7 +76,9 @@ export class PlayerView {
         this.takes.textContent = "☰"
         this.takes.title = say("The latest runs of this node: play them and keep one")
         this.takes.setAttribute("aria-haspopup", "dialog")
-        ends.append(this.stop, this.again, this.takes, this.volume)
+        this.download.textContent = "⤓"
+        this.download.title = say("Download the result")
+        ends.append(this.stop, this.again, this.takes, this.download, this.volume)
         this.element.append(this.play, this.wave, this.time, ends, this.text.element, this.says)
         this.#listen()
         new ResizeObserver(() => this.refresh()).observe(this.wave)
@@ -128,6 +132,7 @@ export class PlayerView {
     show(player) {
         this.#player?.removeEventListener("change", this.refresh)
         this.#player = player
+        this.download.href = resultAddress(player.sound.run.id)
         player.addEventListener("change", this.refresh)
         this.refresh()
     }
@@ -172,6 +177,8 @@ export class PlayerView {
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
         const isTimed = sound.words.some(({ method, sentence }) => sentence && method !== "estimated")
         update(this.again.style, { display: this.retakes && isTimed ? "" : "none" }) // without, no word is checked
+        update(this.download.style, { display: sound.file ? "" : "none" })
+        update(this.download, { download: sound.file })
         update(this.time, { textContent: `${clock(position)} / ${whole}` })
         update(this.volume, { value: String(volume) })
         update(this.says, { textContent: said, title: said })

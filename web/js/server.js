@@ -13,7 +13,7 @@ import { api } from "./comfy.js"
  * State of a run's sound; see LiveSound.told in nodes/page/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
- *     speed: number, waited: number, first: number, outline: string, edition: number, known: number,
+ *     speed: number, waited: number, first: number, outline: string, edition: number, known: number, file: string,
  *     words: import("./heard_word.js").Word[]}} News
  */
 
@@ -80,6 +80,14 @@ export async function samples(id, revision, start, stop) {
     const wav = new Float32Array(view.byteLength / 2)
     for (let at = 0; at < wav.length; ++at) wav[at] = view.getInt16(2 * at, true) / 32767
     return wav
+}
+
+/**
+ * URL of a finished run's result.
+ * @param {string} id
+ */
+export function resultAddress(id) {
+    return api.apiURL(`/higgs_tts/runs/${id}/file`)
 }
 
 /**

@@ -20,6 +20,7 @@ export class Sound extends EventTarget {
         this.left = 0 // seconds until all is spoken
         this.pace = 0 // seconds of each sequence spoken per second
         this.speed = 0 // seconds of all sequences spoken per second
+        this.file = "" // name of the result for a download, once there is one
         this.problem = "" // why it ended early, such as a full disk
         this.waited = 0 // seconds of each sequence spoken since the last delivery
         /** @type {string[]} reasons why its beginning was spoken again */
@@ -61,6 +62,7 @@ export class Sound extends EventTarget {
         const begunAnew = told.restarts.length > this.restarts.length
         this.state = told.state
         this.problem = told.problem
+        this.file = told.file
         this.samples = told.samples
         this.piece = told.piece
         this.expected = told.expected

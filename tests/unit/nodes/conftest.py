@@ -247,6 +247,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
         RequestPayloadError=type("RequestPayloadError", (Exception,), {}),
         Response=lambda body=None, content_type="", status=200: types.SimpleNamespace(status=status, data=body),
         json_response=lambda data, status=200: types.SimpleNamespace(status=status, data=data),
+        FileResponse=lambda path, headers: types.SimpleNamespace(status=200, data=path.read_bytes(), headers=headers),
     )
     aiohttp = types.ModuleType("aiohttp")
     aiohttp.web = web

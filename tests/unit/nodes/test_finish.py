@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import types
+from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import HiggsError
+from higgs_tts.engine import HiggsError, Voice
 from higgs_tts.engine.audio.loudness import integrated_loudness
 
 from .conftest import FakeEngine
 
-AUDIO = {"waveform": torch.linspace(-0.5, 0.5, 24000)[None, None], "sample_rate": 24000}
+ANNA = Voice(torch.zeros(5, 8, dtype=torch.int64), "One.", "Anna")
+WAV = torch.linspace(-0.5, 0.5, 24000)[None], 24000
 
 
 @pytest.fixture
@@ -35,8 +37,7 @@ def test_a_workflow_older_than_the_inputs_keeps_its_sound_and_saves_nothing(fini
     settings = {"seed": 1}
     old = finish.take(settings)
     wav = torch.rand(1, 2400)
-    assert old.level(wav, 24000) is wav
-    old.save(AUDIO, hidden())
+    assert old.complete(wav, 24000) is wav
     assert settings == {"seed": 1} and old.lines == [] and not list(tmp_path.rglob("*.flac"))
 
 
@@ -44,31 +45,34 @@ def test_the_level_is_reached_and_told(finish):
     settings = {"loudness": "-19 LUFS", "save_as": "off", "seed": 1}
     mine = finish.take(settings)
     time = torch.arange(48000) / 24000
-    out = mine.level(0.05 * torch.sin(2764 * time)[None], 24000)
+    out = mine.complete(0.05 * torch.sin(2764 * time)[None], 24000)
     assert settings == {"seed": 1} and integrated_loudness(out) == pytest.approx(-19.0, abs=0.1)
     assert mine.lines == ["Loudness: -19.0 LUFS, true peak -14.5 dB."]
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3", "ogg", "wav", "m4b"])
 def test_files_are_numbered_and_hold_the_workflow_where_comfyui_reads_it(finish, tmp_path, kind):
-    mine = finish(save_as=kind, filename_prefix="audio/%year%/a b")
-    mine.save(AUDIO, hidden({"1": {"class_type": "HiggsTTSSpeak"}}, {"workflow": {"nodes": []}}))
-    mine.save(AUDIO, hidden())
+    made = hidden({"1": {"class_type": "HiggsTTSSpeak"}}, {"workflow": {"nodes": []}})
+    mine = finish(save_as=kind, filename_prefix="audio/%year%/a b", hidden=made)
+    mine.spoken_by([ANNA, None, replace(ANNA, name=""), replace(ANNA, name="Tom"), ANNA])
+    mine.complete(*WAV)
+    mine.hidden, mine.artist = hidden(), ""
+    mine.complete(*WAV)
     first, second = (tmp_path / "output" / "audio" / "2026" / f"a b_0000{n}_.{kind}" for n in (1, 2))
-    assert mine.lines == [f"Saved: output/audio/2026/{path.name}." for path in (first, second)]
+    assert mine.lines == [f"Saved: output/audio/2026/{path.name}." for path in (first, second)] and mine.path == second
     tags = {name.lower(): value for name, value in tags_of(first).items()}
-    assert tags["title"] == "a b_00001"
+    assert tags["title"] == "a b_00001" and tags["artist"] == "Anna, Tom"
     if kind in ("flac", "mp3", "ogg"):
         assert json.loads(tags["prompt"])["1"]["class_type"] == "HiggsTTSSpeak"
         assert json.loads(tags["workflow"]) == {"nodes": []}
     else:
         assert "prompt" not in tags
-    assert "workflow" not in {name.lower() for name in tags_of(second)}
+    assert not {"workflow", "artist"} & {name.lower() for name in tags_of(second)}
 
 
 def test_a_user_may_keep_workflows_out_of_files(finish, comfy, tmp_path):
     comfy["comfy.cli_args"].args.disable_metadata = True
-    finish(save_as="flac").save(AUDIO, hidden({"1": {}}))
+    finish(save_as="flac", hidden=hidden({"1": {}})).complete(*WAV)
     (path,) = tmp_path.rglob("*.flac")
     assert "prompt" not in {name.lower() for name in tags_of(path)}
 
@@ -88,7 +92,7 @@ def test_an_unknown_choice_is_named(finish, settings, says):
 @pytest.mark.parametrize("prefix", ["../up", "", "  ", "/tmp/x", "C:\\x", "a/../../x"])
 def test_a_pattern_that_leads_out_or_is_empty_saves_nothing(finish, tmp_path, prefix):
     with pytest.raises(HiggsError, match="filename_prefix is"):
-        finish(save_as="wav", filename_prefix=prefix).save(AUDIO, hidden())
+        finish(save_as="wav", filename_prefix=prefix).complete(*WAV)
     assert not list(tmp_path.rglob("*.wav"))
 
 
@@ -97,7 +101,7 @@ def test_the_result_has_its_loudness_and_the_player_what_was_heard(comfy, load_m
     speak, shown = load_module("speak"), []
     sound = types.SimpleNamespace(
         step=None, hear=lambda wav: None, begin_anew=lambda why: None, spell=lambda *chunk: None,
-        finish=lambda wav, words: shown.append(wav.clone()), problems=lambda: (),
+        finish=lambda wav, words, result: shown.extend([wav.clone(), result]), problems=lambda: (),
     )  # fmt: skip
     monkeypatch.setattr(speak.events, "heard", lambda *given: contextlib.nullcontext(sound))
     engine = FakeEngine()
@@ -108,3 +112,4 @@ def test_the_result_has_its_loudness_and_the_player_what_was_heard(comfy, load_m
     )
     assert integrated_loudness(speech.wav) == pytest.approx(-23.0, abs=0.1) and len(finish.lines) == 1
     assert torch.equal(shown[0], torch.linspace(-0.5, 0.5, 1920))
+    assert torch.equal(shown[1][0][0], speech.wav), "what a download gives"

@@ -112,6 +112,26 @@ def test_only_changed_rows_are_spoken_again(run):
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
 
 
+@pytest.mark.parametrize("kind", ["flac", "mp3", "ogg"])
+def test_files_of_other_kinds_hold_id_speaker_and_workflow(run, kind):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    run.node.hidden.prompt = {"1": {"class_type": "HiggsTTSLines"}}
+    run(SHEET, voices=VOICES, save_as=kind, takes=2)
+    assert files_in(run.folder)[-2:] == ["hello_2." + kind, "lines.json"]
+    with av.open(str(run.folder / "door" / f"who_1.{kind}")) as file:
+        tags = {name.lower(): value for name, value in {**file.metadata, **file.streams.audio[0].metadata}.items()}
+    assert (tags["title"], tags["artist"]) == ("door/who", "Tom")
+    assert json.loads(tags["prompt"])["1"]["class_type"] == "HiggsTTSLines"
+    assert run(SHEET, voices=VOICES, save_as=kind, takes=2) == [] and len(run.listed) == 6
+    assert run(SHEET.replace("\nbye", "\nbyebye"), voices=VOICES, save_as=kind, takes=2) == [], "only renamed"
+    assert run(SHEET, voices=VOICES, takes=2) != [], "and made anew as wav"
+
+
+def test_an_unknown_kind_of_file_is_named(run):
+    with pytest.raises(HiggsError, match=r"Higgs Lines: save_as is 'exe'\. Choose one of: wav, flac, mp3, ogg"):
+        run(SHEET, save_as="exe")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "given"),
     [

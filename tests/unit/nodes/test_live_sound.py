@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+import wave as wave_file
 
 import numpy as np
 import pytest
@@ -230,3 +231,27 @@ def test_ten_minutes_of_sound_take_little_memory(sound):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert told["samples"] == 601 * RATE and peak < 4 << 20
+
+
+def test_a_result_can_be_downloaded_once_it_is_there(sound, tmp_path):
+    wav, stereo = wave(4000), torch.stack([wave(6000), wave(6000, seed=1)])
+    sound.hear(wav)
+    assert sound.settled()["file"] == "" and sound.file is None
+    sound.finish(wav, (), (stereo, 48000))
+    assert sound.settled()["file"] == "speech.wav" and sound.size == 8000 + 44 + 24000
+    with wave_file.open(str(sound.file[0])) as file:
+        assert (file.getnchannels(), file.getframerate(), file.getnframes()) == (2, 48000, 6000)
+        assert file.readframes(6000) == as_sent(stereo.t())
+    sound.close()
+    sound.settled()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_saved_file_is_the_download_and_stays(sound, tmp_path):
+    saved = tmp_path / "a_00001_.flac"
+    saved.write_bytes(b"fLaC")
+    sound.finish(wave(100), (), saved)
+    assert sound.settled()["file"] == saved.name and sound.file[0] == saved
+    sound.close()
+    sound.settled()
+    assert list(tmp_path.iterdir()) == [saved]

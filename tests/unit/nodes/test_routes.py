@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -59,6 +60,22 @@ def test_events_go_only_to_the_page_that_queued_the_run(server, ask, speak):
     heard = ask("runs/{run}/samples", run=run["id"], revision=told["revision"], start=0, stop=5000).data
     wave = audio["waveform"][0, 0]
     assert heard == (wave * 32767).round().to(torch.int16).numpy().tobytes()
+
+
+@pytest.mark.parametrize("kind", ["off", "flac"])
+def test_a_page_downloads_the_result_or_the_saved_file(server, ask, speak, kind):
+    listen(ask, "me")
+    audio, *_ = speak(save_as=kind, filename_prefix="a ü", loudness="-23 LUFS")
+    (run,) = ask("runs", client="me").data
+    name = ask("runs/{run}", run=run["id"], version=-1).data["file"]
+    assert name == {"off": "speech.wav", "flac": "a ü_00001_.flac"}[kind]
+    sent = ask("runs/{run}/file", run=run["id"])
+    assert sent.data[:4] == {"off": b"RIFF", "flac": b"fLaC"}[kind]
+    assert sent.headers["Content-Disposition"] == f"attachment; filename*=UTF-8''{quote(name)}"
+    if kind == "off":
+        samples = (audio["waveform"][0, 0] * 32767).round().to(torch.int16).numpy().tobytes()
+        assert sent.data[44:] == samples, "at its loudness"
+    assert ask("runs/{run}/file", run="../etc/passwd").status == 404
 
 
 def test_a_listening_page_gets_the_words_that_the_engine_aligned(server, ask, speak):
@@ -164,11 +181,11 @@ def test_the_oldest_sounds_are_dropped_first(server, ask, speak, load_module, mo
         speak()
     kept = [run["id"] for run in ask("runs", client="me").data]
     assert kept == [run["id"] for _, run, _ in server.sent[2:]]
-    assert len(list((tmp_path / "temp").iterdir())) == 3
+    assert len(list((tmp_path / "temp").glob("*.pcm"))) == len(list((tmp_path / "temp").glob("*.wav"))) == 3
     assert ask("runs/{run}", run=server.sent[0][1]["id"]).status == 404
-    monkeypatch.setattr(load_module("page.events"), "KEPT_BYTES", 2 * 1920)
+    monkeypatch.setattr(load_module("page.events"), "KEPT_BYTES", 4 * 1920 + 44)
     speak()
-    assert len(list((tmp_path / "temp").iterdir())) <= 2
+    assert len(list((tmp_path / "temp").glob("*.pcm"))) <= 2 and len(list((tmp_path / "temp").glob("*.wav"))) <= 2
 
 
 def test_closed_pages_are_forgotten(server, ask, speak):
