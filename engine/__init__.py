@@ -8,7 +8,7 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` i
     quit_at_once()
 
 from .audio.encoded import SOUND_FILES, encode_sound
-from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, master, noise_floor, true_peak
+from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, Target, master
 from .audio.pcm import pcm_bytes, wav_bytes
 from .audio.resample import check_rate, resample
 from .book.book import Book

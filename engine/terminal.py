@@ -112,7 +112,7 @@ def say(args: argparse.Namespace) -> int:
         f"{duration(speech.seconds)} of audio in {duration(speech.elapsed)}: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}. {speech.outcome} Backend: {speech.how}"
     )
-    print(outputs.sound)
+    print(outputs.told)
     return 0
 
 
@@ -149,7 +149,7 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     if outputs:
         outputs.write(torch.cat([speech.wav for speech in spoken]), str)
-        print(outputs.sound)
+        print(outputs.told)
     return 0
 
 
@@ -182,7 +182,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
     for warning in (*sheet.warnings, *speech.warnings, *speech.doubts):
         print(f"warning: {warning}", file=sys.stderr)
-    print("\n".join([*cue_lines(speech), f"{cue_summary(speech)} {speech.outcome}", str(outputs.sound)]))
+    print("\n".join([*cue_lines(speech), f"{cue_summary(speech)} {speech.outcome}", outputs.told]))
     return 0
 
 
@@ -201,13 +201,13 @@ def narrate(args: argparse.Namespace) -> int:
             with book_bar() as on_progress:
                 srt_words = SubtitleParams(args.srt_words).srt_words
                 words = engine.words if args.words or srt_words else None
-                how = BookSettings(args.scene, args.format, not args.uneven, words, srt_words, engine.devices)
-                report = narrate_book(engine, book, args.out, voices, _sampling(args), how, on_progress)
+                how = args.scene, args.format, not args.uneven, words, srt_words, engine.devices, args.loudness
+                report = narrate_book(engine, book, args.out, voices, _sampling(args), BookSettings(*how), on_progress)
         except KeyboardInterrupt:
             print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
             raise
     for file in report.files:
-        print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', unchanged'}")
+        print(f"{args.out / str(file)}")
     for warning in report.messages:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
@@ -238,8 +238,8 @@ def serve(args: argparse.Namespace) -> int:
     config = replace(config_of(args), context=args.context, batch=args.batch)
     adapted = {name: engine_on(args, replace(config, adapters=(*config.adapters, one))) for name, one in named.items()}
     with engine_on(args, config) as engine:
-        names = tuple(args.host_name)
-        settings = ServeSettings(args.host, args.port, args.voices, args.api_key, limits, args.access_log, names)
+        place, who = (args.host, args.port, args.voices, args.api_key), tuple(args.host_name)
+        settings = ServeSettings(*place, limits, args.access_log, who, args.loudness)
         run(engine, settings, print, adapted)
     return 0
 

@@ -12,6 +12,7 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import (
+    AS_IS,
     BOOK_FORMATS,
     BOOK_SUFFIXES,
     Book,
@@ -42,6 +43,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
+from .finish import loudness_input, target_of
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs
@@ -101,6 +103,7 @@ class HiggsTTSBook(io.ComfyNode):
                 ),
                 retries_input(),
                 check_input(),
+                loudness_input("each chapter"),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="The files made, their lengths, and any warnings."),
@@ -143,11 +146,12 @@ class HiggsTTSBook(io.ComfyNode):
         scene: str = "",
         pronunciations: str = "",
         even_loudness: bool = True,
+        loudness: str = AS_IS,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
-            params, place = sampling(settings), folders.below_output(folder)
+            params, place, _ = sampling(settings), folders.below_output(folder), target_of(loudness)
             sockets = by_name(voices)
             found, cast = _read(book, text, script, sockets, model)
             given = voices_of(found.speakers, cast, model)
@@ -156,8 +160,9 @@ class HiggsTTSBook(io.ComfyNode):
             found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
-            how, on_file = BookSettings(scene.strip() or None, format, even_loudness), chapter_teller(place, node_id)
-            report = narrate(_Lazy(model), found, place, given, params, how, _teller(node_id), on_file)
+            how = BookSettings(scene.strip() or None, format, even_loudness, loudness=loudness)
+            tellers = _teller(node_id), chapter_teller(place, node_id)
+            report = narrate(_Lazy(model), found, place, given, params, how, *tellers)
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)
@@ -288,7 +293,7 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
         [f"{made} {report.outcome}", *([f"Left out: {', '.join(book.left_out)}."] if book.left_out else [])],
         (*model.model.warnings, *report.messages),
         report.spoken_again,
-        [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files],
+        map(str, report.files),
         model.model.label,
         f"{report.frames} frames spoken, {report.reused} chunks reused, {spoken} files written. Backend: {report.how}.",
     )

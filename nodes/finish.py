@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from comfy_api.latest import io
 
-from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, Voice, master, noise_floor, true_peak
+from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, Target, Voice, master
 from .comfy import folders
 from .comfy.audio import of_wave
 from .comfy.saved_sound import save_sound
@@ -18,17 +18,33 @@ OFF = "off"
 PREFIX = "audio/higgs"
 
 
+def loudness_input(what: str) -> io.Input:
+    """The loudness widget. Comes after those of older workflows, which store widgets by position."""
+    return io.Combo.Input(
+        "loudness",
+        options=list(TARGETS),
+        default=FRESH_TARGET,
+        optional=True,
+        tooltip=f"Bring {what} to this loudness, with peaks limited to -1 dB. -19 LUFS suits podcasts in mono, "
+        "-16 LUFS in stereo, -23 LUFS television. ACX: -20 dB RMS with peaks below -3 dB, for audiobooks.",
+    )
+
+
+def target_of(loudness: str) -> Target | None:
+    """Return what a node's loudness asks for, None for nothing. Raises HiggsError for an unknown choice."""
+    return TARGETS[_chosen("loudness", loudness, TARGETS)]
+
+
+def _chosen(name: str, value: str, choices: Collection[str]) -> str:
+    if value not in choices:
+        raise HiggsError(f"{name} is {str(value)[:40]!r}. Choose one of: {', '.join(choices)}.")
+    return value
+
+
 def finish_inputs() -> list[io.Input]:
     """Return the widgets. They come after those of older workflows, which store widgets by position."""
     return [
-        io.Combo.Input(
-            "loudness",
-            options=list(TARGETS),
-            default=FRESH_TARGET,
-            optional=True,
-            tooltip="Bring the result to this loudness, with peaks limited to -1 dB. -19 LUFS suits podcasts in mono, "
-            "-16 LUFS in stereo, -23 LUFS television. ACX: -20 dB RMS with peaks below -3 dB, for audiobooks.",
-        ),
+        loudness_input("the result"),
         io.Combo.Input(
             "save_as",
             options=[OFF, *SOUND_FILES],
@@ -65,12 +81,8 @@ class Finish:
         """Return what a node's settings ask for, and remove it from them. Raises HiggsError for an unknown choice."""
         names = ("loudness", "save_as", "filename_prefix")
         finish = cls(**{name: settings.pop(name) for name in names if name in settings}, hidden=hidden)
-        for name, value, choices in (
-            ("loudness", finish.loudness, TARGETS),
-            ("save_as", finish.save_as, (OFF, *SOUND_FILES)),
-        ):
-            if value not in choices:
-                raise HiggsError(f"{name} is {str(value)[:40]!r}. Choose one of: {', '.join(choices)}.")
+        target_of(finish.loudness)
+        _chosen("save_as", finish.save_as, (OFF, *SOUND_FILES))
         return finish
 
     def spoken_by(self, voices: Iterable[Voice | None]) -> None:
@@ -88,11 +100,8 @@ class Finish:
         return wav
 
     def _level(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
-        target = TARGETS[self.loudness]
-        if target is None:
+        if (target := target_of(self.loudness)) is None:
             return wav
-        wav, level = master(wav, rate, target)
-        unit = "dB RMS" if target.is_rms else "LUFS"
-        floor = f", noise floor {noise_floor(wav, rate):.0f} dB" if target.is_rms else ""
-        self.lines.append(f"Loudness: {level:.1f} {unit}, true peak {true_peak(wav, rate):.1f} dB{floor}.")
+        wav, mastered = master(wav, rate, target)
+        self.lines.append(str(mastered))
         return wav

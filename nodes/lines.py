@@ -12,6 +12,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..engine import (
+    AS_IS,
     Cast,
     HiggsError,
     LinesRow,
@@ -31,6 +32,7 @@ from .comfy.node_errors import node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.saved_sound import workflow_tags
 from .comfy.written import Written
+from .finish import loudness_input, target_of
 from .library.voice_folders import listed_pronunciations, voice_called
 from .sheet.files import KINDS, LineFiles, look, subtitles_of
 from .sheet.plan import LinePlan, LineTake, plan
@@ -99,20 +101,11 @@ class HiggsTTSLines(io.ComfyNode):
                 *sampling_inputs(new_seeds=False),
                 *advanced_inputs(),
                 even_loudness_input(
-                    "Even out the loudness of all files, by up to 8 dB. Turn off to keep natural differences."
+                    "Even out the loudness of all files, by up to 8 dB, if loudness is as is. Turn off to keep natural "
+                    "differences."
                 ),
                 retries_input(),
-                _subtitles_input(),
-                srt_words_input(),
-                check_input(),
-                io.Combo.Input(
-                    "save_as",
-                    options=list(KINDS),
-                    default=KINDS[0],
-                    optional=True,
-                    tooltip="Kind of the files. flac, mp3 and ogg have the id and the speaker as title and artist, and "
-                    "contain the workflow.",
-                ),
+                *_later_inputs(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The lines spoken in this run: 24 kHz, mono."),
@@ -167,6 +160,7 @@ class HiggsTTSLines(io.ComfyNode):
         even_loudness: bool = True,
         subtitles: bool = False,
         srt_words: int = 0,
+        loudness: str = AS_IS,
         save_as: str = KINDS[0],
         **settings: float,
     ) -> io.NodeOutput:
@@ -177,7 +171,8 @@ class HiggsTTSLines(io.ComfyNode):
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()
-        common = model.engine.fingerprint, scene, even_loudness
+        target = target_of(loudness)
+        common = model.engine.fingerprint, scene, even_loudness, *([loudness] if target else [])
         speaking = _voices(spoken, voices, model)
         doubts = transcript_warnings(speaking.values())
         planned = plan(spoken, takes, params, pronunciations_of(pronunciations), speaking, common, save_as)
@@ -190,6 +185,7 @@ class HiggsTTSLines(io.ComfyNode):
             engine = load_engine(model)
             speak = functools.partial(engine.speak_turns, *what, even=even_loudness)
             speech, words = with_player(engine, speak, doubts=doubts)
+            speech = speech if target is None else audio.turns_mastered(speech, target)
             words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0, words)
             timed = None if words is None else _of_rows(words_by_turn(speech, words), needed)
             numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words, cls.hidden)
@@ -230,6 +226,19 @@ def _subtitles_input() -> io.Input:
         tooltip="Also write an SRT file next to each sound file, with one cue per sentence unless srt_words is set. "
         "For games and apps that show text.",
     )
+
+
+def _later_inputs() -> list[io.Input]:
+    """Return the widgets that came after those of older workflows, which store widgets by position."""
+    kind = io.Combo.Input(
+        "save_as",
+        options=list(KINDS),
+        default=KINDS[0],
+        optional=True,
+        tooltip="Kind of the files. flac, mp3 and ogg have the id and the speaker as title and artist, and contain the "
+        "workflow.",
+    )
+    return [_subtitles_input(), srt_words_input(), check_input(), loudness_input("each file"), kind]
 
 
 def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: AnyModel) -> dict[str, Voice]:

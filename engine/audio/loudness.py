@@ -13,7 +13,8 @@ from ..core.config import SAMPLE_RATE
 TARGET = -20.0  # LUFS; loudness of podcasts, less headroom for mixing
 MOST_GAIN = 8.0  # dB up or down; keeps a whisper a whisper
 _PEAK = 0.98
-_BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // 10  # 400 ms with 75 % overlap
+HOPS = 10  # per second
+_BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // HOPS  # 400 ms with 75 % overlap
 _SILENT, _RELATIVE = -70.0, -10.0  # absolute gate in LUFS; relative gate in LU
 _SPECTRUM = 1 << 14  # FFT size; spectra fit the CPU cache and share one response
 _TAIL = SAMPLE_RATE // 5  # samples of each FFT for the filters to settle; earlier input has decayed by e^-48 then
@@ -30,12 +31,63 @@ def integrated_loudness(wav: torch.Tensor) -> float:
     blocks = torch.stack([_weighted(channel.float()).square() for channel in channels]).sum(0)
     if len(blocks) > _BLOCK:
         blocks = blocks.unfold(0, _BLOCK, _HOP)
-    powers = blocks.reshape(-1, blocks.shape[-1]).mean(1)
+    return gated_loudness(blocks.reshape(-1, blocks.shape[-1]).mean(1))
+
+
+def gated_loudness(powers: torch.Tensor) -> float:
+    """Return the LUFS of sound whose K-weighted blocks of 400 ms have these powers [n]; -inf for silence."""
     loud = powers[_lufs(powers) > _SILENT]
     if not len(loud):
         return -math.inf
     gated = loud[_lufs(loud) > float(_lufs(loud.mean())) + _RELATIVE]
     return float(_lufs(gated.mean()))
+
+
+class HopPowers:
+    """Mean power of each tenth of a second of sound that comes in pieces. rate: Hz."""
+
+    def __init__(self, rate: int):
+        self._size, self._rest = max(1, rate // HOPS), torch.empty(0)
+        self._powers: list[torch.Tensor] = []
+        self._sum, self._count = 0.0, 0
+
+    def add(self, power: torch.Tensor) -> None:
+        """Append samples [n] of the power."""
+        self._sum, self._count = self._sum + float(power.double().sum()), self._count + len(power)
+        power = torch.cat([self._rest, power])
+        whole = len(power) - len(power) % self._size
+        self._powers.append(power[:whole].view(-1, self._size).mean(1))
+        self._rest = power[whole:]
+
+    @property
+    def mean(self) -> float:
+        """Mean power of all sound; 0 for none."""
+        return self._sum / max(1, self._count)
+
+    def windows(self, hops: int) -> torch.Tensor:
+        """Return the mean powers of all stretches of so many hops. Shorter sound counts as one stretch."""
+        powers = torch.cat([torch.empty(0), *self._powers])
+        return powers.unfold(0, hops, 1).mean(1) if len(powers) >= hops else torch.tensor([self.mean])
+
+
+class KPowers:
+    """K-weighted power of sound at SAMPLE_RATE that comes in pieces."""
+
+    def __init__(self):
+        self._hops = HopPowers(SAMPLE_RATE)
+        self._before: torch.Tensor | None = None  # samples that the filters still hear
+
+    def add(self, wav: torch.Tensor) -> None:
+        """Append samples [C, n]."""
+        behind = wav if self._before is None else torch.cat([self._before, wav], 1)
+        new = wav.shape[1]
+        self._before = behind[:, max(0, behind.shape[1] - _TAIL) :]
+        powers = [_weighted(channel)[len(channel) - new :].square() for channel in behind.float()]
+        self._hops.add(torch.stack(powers).sum(0))
+
+    def blocks(self) -> torch.Tensor:
+        """Return the powers of blocks of 400 ms with 75 % overlap, for `gated_loudness`."""
+        return self._hops.windows(_BLOCK // _HOP)
 
 
 def evening_gain(wav: torch.Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..audio.pcm import to_int16
+from ..audio.mastering import Mastered, Target
+from ..audio.pcm import HIGHEST, to_int16
 from ..core.config import SAMPLE_RATE
 from ..files.whole_file import replacing
 from ..prompt.cues import Cue
@@ -59,11 +61,12 @@ def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
 class ChapterFile:
     """Appends turns; `finish` gives the file its name. Leaving the context before discards what was written.
 
-    path: the sound's. Raises OSError.
+    path: the sound's. target: loudness of the whole file; its sound then waits in a temporary file beside it. loudness:
+    what was reached, for users. Raises OSError.
     """
 
-    def __init__(self, path: Path, kind: str, tags: Tags):
-        self._stack = contextlib.ExitStack()
+    def __init__(self, path: Path, kind: str, tags: Tags, target: Target | None = None):
+        self._stack, self._target, self.loudness = contextlib.ExitStack(), target, ""
         self._samples = 0  # so far
         self.cues: list[Cue] = []
         self.words: list[Word] = []
@@ -72,6 +75,7 @@ class ChapterFile:
             partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
             stack.callback(self._file.close)
+            self._waiting = stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) if target else None
             self._stack = stack.pop_all()
         self._silence(_LEAD)
 
@@ -99,11 +103,26 @@ class ChapterFile:
 
     def finish(self) -> None:
         self._silence(_TAIL)
+        if self._target is not None:
+            mastered = Mastered(self._read, self._samples, SAMPLE_RATE, self._target)
+            for piece in mastered.pieces():
+                self._file.write(to_int16(piece[0]).numpy())
+            self.loudness = str(mastered)
         self._stack.close()
+
+    def _read(self, start: int, stop: int) -> torch.Tensor:
+        """Return samples [1, n] float32 that wait for their loudness."""
+        assert self._waiting is not None
+        self._waiting.seek(2 * start)
+        samples = np.frombuffer(self._waiting.read(2 * (stop - start)), np.int16)
+        return torch.from_numpy(samples.astype(np.float32))[None] / HIGHEST
 
     def _silence(self, seconds: float):
         self._write(np.zeros(round(seconds * SAMPLE_RATE), np.int16))
 
     def _write(self, samples: np.ndarray):
-        self._file.write(samples)
+        if self._waiting is None:
+            self._file.write(samples)
+        else:
+            self._waiting.write(samples.tobytes())
         self._samples += len(samples)

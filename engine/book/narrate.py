@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ..audio.mastering import AS_IS, TARGETS
 from ..core.config import MOST_JSON_BYTES, SAMPLE_RATE, SamplingParams
 from ..core.errors import HiggsError
 from ..device.threads import one_thread
@@ -82,6 +83,7 @@ class _Narration:
         self._store = SpokenSequences(folder / KEPT, model)
         sound = [model, settings_of(params), settings.scene, settings.even, settings.kind]
         sound += [settings.srt_words] if settings.srt_words else []
+        sound += [settings.loudness] if settings.loudness != AS_IS else []
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
@@ -218,8 +220,9 @@ class _Narration:
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind
         tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number)
+        target = TARGETS[self._settings.loudness]
         with write_errors(self._sound(one)):
-            return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
+            return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags, target))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
         with write_errors(self._sound(one)):
@@ -236,11 +239,12 @@ class _Narration:
         for name in (sound, subtitles, *words):
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
         self._files.write()
-        self._tell_file(one, made=True)
+        self._tell_file(one, True, file.loudness)
 
-    def _tell_file(self, one: PlannedChapter, made: bool):
+    def _tell_file(self, one: PlannedChapter, made: bool, loudness: str = ""):
         """Report a chapter's complete sound, unless it is only part of a bound book."""
-        file = self._finished[one.number] = BookFile(self._names(one)[0], seconds_of(self._sound(one)), made)
+        seconds = seconds_of(self._sound(one))
+        file = self._finished[one.number] = BookFile(self._names(one)[0], seconds, made, loudness)
         if self._kind != BOUND:
             self._on_file(file)
 

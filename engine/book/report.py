@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ..audio.mastering import AS_IS
 from ..core.config import BOOK_FORMATS, SamplingParams
 from ..prompt.script import Turn
 from ..speech.kept_codes import SequenceStore
@@ -40,7 +41,8 @@ class BookSettings:
     """How a book is spoken and written. kind: one of BOOK_FORMATS. even: equalise the loudness of turns.
 
     words: the speaker's `words`, to write a JSON file of them beside each sound. srt_words: most words of a subtitle
-    cue, if `words` is given; 0: a cue per sentence. devices: number of them that speak together.
+    cue, if `words` is given; 0: a cue per sentence. devices: number of them that speak together. loudness: that of each
+    chapter, one of TARGETS.
     """
 
     scene: str | None = None
@@ -49,6 +51,7 @@ class BookSettings:
     words: Callable[[SpeechResult], tuple[Word, ...]] | None = None
     srt_words: int = 0
     devices: int = 1
+    loudness: str = AS_IS
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,16 @@ class BookProgress:
 
 @dataclass(frozen=True)
 class BookFile:
-    """An existing file. made: written in this run."""
+    """An existing file. made: written in this run. loudness: of a chapter made at a target, for users."""
 
     name: str
     seconds: float
     made: bool
+    loudness: str = ""
+
+    def __str__(self) -> str:
+        state = "made" if self.made else "unchanged"
+        return f"{self.name}: {duration(self.seconds)}, {state}{'. ' if self.loudness else ''}{self.loudness}"
 
 
 @dataclass(frozen=True)

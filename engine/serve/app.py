@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from aiohttp import web
 
+from ..audio.mastering import AS_IS
 from ..core.config import SAMPLE_RATE, CallLimits
 from ..core.errors import HiggsError
 from ..engines.remote import wire
@@ -47,7 +48,7 @@ _Parsed = TypeVar("_Parsed")
 class SpeechServer:
     """Serves one speaker over HTTP.
 
-    model: its public name. hosts: names by which callers without the key may call it.
+    model: its public name. hosts: names by which callers without the key may call it. loudness: of whole answers.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class SpeechServer:
         limits: CallLimits | None = None,
         key: str = "",
         hosts: HostNames | None = None,
+        loudness: str = AS_IS,
     ):
         self._speaker, self._voices, self.model, self._engine = speaker, voices, model, speaker.engines[""]
         self._card = self._engine.planner.followed_card()
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
-        self._stopping = False
+        self._stopping, self._loudness, self.calls = False, loudness, 0  # calls: not answered yet
         self._limits, self._key, self._hosts = limits or CallLimits(), key, hosts or HostNames()
         self.connections = CallerConnections(self._limits.max_calls + SPARE)
-        self.calls = 0  # not answered yet
         most = self._limits.max_characters
         self._texts = TextStreams(
             self._say,
@@ -205,9 +206,9 @@ class SpeechServer:
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             async with self._whole(connection, call, voice) as speech:
-                body = await asyncio.to_thread(encoded, speech.wav, call.format)
+                body = await asyncio.to_thread(encoded, speech.wav, call.format, call.loudness or self._loudness)
                 headers |= {"X-Finish-Reason": finish_reason(speech), "X-Check": speech.outcome}
-                headers["Content-Type"] = FORMATS[call.format]
+                headers |= {"X-Loudness": call.loudness or self._loudness, "Content-Type": FORMATS[call.format]}
                 headers |= word_headers(await self._word_times(call, speech)) if call.word_timestamps else {}
                 connection.hold(len(body))
             del speech
@@ -255,7 +256,7 @@ class SpeechServer:
                 raise call
             voice = await self._voice_of(call)
             async with self._whole(connection, call, voice) as speech:
-                data = await asyncio.to_thread(encoded, speech.wav, call.format)
+                data = await asyncio.to_thread(encoded, speech.wav, call.format, call.loudness or self._loudness)
                 connection.hold(len(data) * 4 // 3)  # as base64
                 return spoken(call.format, speech, data)
         except FAILURES as error:

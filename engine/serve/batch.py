@@ -36,7 +36,7 @@ def read_batch(body: Any, most: int, read: _Read) -> list[Call | BadCall]:
         raise BadCall(f"items has {len(items)} texts, but this server accepts at most {most}.", "items")
     if "input" in body:
         raise BadCall("input belongs inside each item of a batch, not beside items.", "input")
-    defaults = {"response_format": "wav"} | _given(body)
+    defaults = {"response_format": "wav", "stream": False} | _given(body)
     del defaults["items"]
     _check(defaults)
 

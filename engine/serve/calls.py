@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..audio.mastering import AS_IS, TARGETS
 from ..core.config import MOST_CLIPS, SAMPLE_RATE, SamplingParams, range_of
 from ..core.errors import HiggsError, shown_name
 from ..prompt.chunking import LETTER_SECONDS
@@ -31,7 +32,7 @@ _NUMBERS = {  # field -> SamplingParams field
     **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
 }
 _PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
-extra_params scene index word_timestamps check"""
+extra_params scene index word_timestamps check loudness"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _HINTS = frozenset(["language", "suppress_bootstrap_silence", "initial_codec_chunk_frames", "non_streaming_mode"])
 _NEUTRAL = {  # fields of the other servers without effect here, with values that ask for nothing
@@ -82,6 +83,7 @@ class Call:
     index: int = 0  # position of a part in a split text, so that equal seeds get different noise
     word_timestamps: bool = False  # the answer says when each word is heard
     model: str = ""  # as the caller calls it
+    loudness: str = ""  # one of TARGETS, or empty for the server's
 
 
 def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
@@ -115,7 +117,10 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     bounded("ref_text", " ".join(one.transcript for one in clip.every) if clip else "", most_characters)
     stream = "" if word_timestamps else stream
     model = _string(body, "model") or ""
-    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps, model)
+    loudness = _loudness(body, bool(stream))
+    return Call(
+        text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps, model, loudness
+    )
 
 
 def refuse_ignored(call: Call, fields: Mapping[str, Any]) -> None:
@@ -162,6 +167,17 @@ def _stream(body: Mapping) -> str:
     _is_on(body, "stream")
     how = _one_of(body, "stream_format", _TRANSPORT, "audio")
     return "" if body.get("stream") is False and how != "sse" else how
+
+
+def _loudness(body: Mapping, streams: bool) -> str:
+    name = _string(body, "loudness") and _one_of(body, "loudness", TARGETS, AS_IS)
+    if streams and name not in (None, AS_IS):
+        raise BadCall(
+            "loudness needs a whole answer, for that of a stream is only known at its end. Send stream: false, or omit "
+            "loudness.",
+            "loudness",
+        )
+    return name or ""
 
 
 def _is_on(body: Mapping, name: str) -> bool:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 import torch
 from aiohttp import web
 
+from ..audio.mastering import AS_IS
 from ..core.config import FRAME_RATE, KEY_VARIABLE, CallLimits, SamplingParams
 from ..core.errors import HiggsError
 from ..engines.remote.wire import Wire
@@ -42,6 +43,7 @@ class ServeSettings:
     """Where and for whom a server listens. voices: folder. access_log: write a line per call to stderr.
 
     key: that callers must send; if empty, that of KEY_VARIABLE. names: as for `HostNames`.
+    loudness: of answers that are sent whole, one of TARGETS.
     """
 
     host: str
@@ -51,6 +53,7 @@ class ServeSettings:
     limits: CallLimits = CallLimits()
     access_log: bool = False
     names: tuple[str, ...] = ()
+    loudness: str = AS_IS
 
 
 def serve(
@@ -81,7 +84,8 @@ def serve(
     end.daemon = True
     try:
         names, folder = HostNames(host, settings.names), VoiceFolder(voices)
-        server = SpeechServer(speaker, folder, engine.planner.model, settings.limits, key, names)
+        model, limits = engine.planner.model, settings.limits
+        server = SpeechServer(speaker, folder, model, limits, key, names, settings.loudness)
         try:
             with access.access_log() if settings.access_log else contextlib.nullcontext():
                 asyncio.run(_run(server, partial(warm_up, speaker, folder), settings, tell, end))

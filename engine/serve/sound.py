@@ -8,6 +8,7 @@ import struct
 import torch
 
 from ..audio.encoded import PLAIN, EncodedFile
+from ..audio.mastering import AS_IS, TARGETS, master
 from ..audio.pcm import pcm_bytes, to_int16
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
@@ -37,8 +38,10 @@ def can_encode(sound: str) -> bool:
         return False
 
 
-def encoded(wav: torch.Tensor, sound: str) -> bytes:
-    """Encode wav [n] float32 as a whole file of FORMATS."""
+def encoded(wav: torch.Tensor, sound: str, loudness: str = AS_IS) -> bytes:
+    """Encode wav [n] float32 as a whole file of FORMATS, at a loudness of TARGETS."""
+    if target := TARGETS[loudness]:
+        wav = master(wav[None], SAMPLE_RATE, target)[0][0]
     if sound == "pcm":
         return pcm_bytes(wav)
     if sound not in _FILES:

@@ -13,7 +13,7 @@ from ..prompt.incoming import GRANULARITIES
 from ..speech.session_voice import SessionVoice
 from .calls import BadCall, Call, read_call, refuse_ignored
 
-_HTTP_ONLY = ("input", "index", "stream", "stream_format")  # of a call; a session has its own
+_HTTP_ONLY = ("input", "index", "stream", "stream_format", "loudness")  # of a call; a session has its own
 _ENVELOPE = ("type", "session")
 _CLIP = ("ref_audio", "ref_text", "references")
 

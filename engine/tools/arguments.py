@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..audio.mastering import FRESH_TARGET, TARGETS
+from ..audio.mastering import AS_IS, FRESH_TARGET, TARGETS
 from ..core.config import (
     BOOK_FORMATS,
     BOOK_GAP,
@@ -56,12 +56,7 @@ def _say_parser(commands):
         "--script", metavar="FILE.txt", help="speak a dialogue instead, with lines such as Alice: Hello"
     )
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of turns and cues")
-    command.add_argument(
-        "--loudness",
-        choices=TARGETS,
-        default=FRESH_TARGET,
-        help=f"loudness of the file; ACX: -20 dB RMS with peaks below -3 dB, for audiobooks; default {FRESH_TARGET}",
-    )
+    _loudness_argument(command, "the file", FRESH_TARGET)
     command.add_argument(
         "--out",
         metavar="FILE.wav|.flac|.mp3|.ogg",
@@ -136,6 +131,7 @@ def _narrate_parser(commands):
         help="one file per chapter, or one .m4b with chapters",
     )
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of paragraphs")
+    _loudness_argument(command, "each chapter", FRESH_TARGET)
     _voice_arguments(command)
     _sampling_arguments(command)
     low, high, _ = range_of(SamplingParams, "paragraph_gap")
@@ -149,6 +145,11 @@ def _narrate_parser(commands):
     _ray_arguments(command)
     _way_arguments(command)
     _model_arguments(command)
+
+
+def _loudness_argument(command, what, default):
+    text = f"loudness of {what}; ACX: -20 dB RMS with peaks below -3 dB, for audiobooks; default {default}"
+    command.add_argument("--loudness", choices=TARGETS, default=default, help=text)
 
 
 def _ray_arguments(command):
@@ -236,6 +237,7 @@ def _serve_parser(commands):
     _number_argument(command, CallLimits, "max_calls", "maximum open calls, including waiting calls")
     _number_argument(command, CallLimits, "max_items", "maximum texts in a batch; each counts as a call")
     _number_argument(command, CallLimits, "max_seconds", "longest time for a call, waiting included; 0: no limit")
+    _loudness_argument(command, "answers that are sent whole, unless the call has its own", AS_IS)
     command.add_argument(
         "--access-log", action="store_true", help="write a line per call to stderr: caller, path, status, seconds"
     )

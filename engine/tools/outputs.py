@@ -28,7 +28,8 @@ SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 class Outputs:
     """The sound, its codes, subtitles, words and mouth shapes. Files are replaced once all new ones are complete.
 
-    args: those of `say`. rate: Hz. Raises HiggsError if a file cannot be written, or not in this format.
+    args: those of `say`. rate: Hz. told: the sound's loudness, if it was changed, and its file, for users. Raises
+    HiggsError if a file cannot be written, or not in this format.
     """
 
     def __init__(self, args: argparse.Namespace, rate: int = SAMPLE_RATE, channels: int = 1):
@@ -37,7 +38,7 @@ class Outputs:
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
         self._words = writable(args.words, ".json") if args.words else None
         self._mouth = writable(args.mouth, ".json") if args.mouth else None
-        self._target = TARGETS[args.loudness]
+        self._target, self.told = TARGETS[args.loudness], str(self.sound)
         self.srt_words = SubtitleParams(args.srt_words).srt_words
         if self.srt_words and not self._srt:
             raise HiggsError("--srt-words needs subtitles. Name their file with --srt-out, or omit --srt-words.")
@@ -63,7 +64,8 @@ class Outputs:
     ) -> None:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         if self._target:
-            wav, _ = master(wav.view(self._channels, -1), self._rate, self._target)
+            wav, mastered = master(wav.view(self._channels, -1), self._rate, self._target)
+            self.told = f"{mastered}\n{self.sound}"
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
             def partial(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,9 +14,11 @@ from ...engine import (
     SAMPLE_RATE,
     HiggsError,
     SpeechResult,
+    Target,
     Word,
     clip_seconds,
     encode_sound,
+    master,
     moved,
     resample,
     wav_bytes,
@@ -101,6 +104,15 @@ def _spans(speech: SpeechResult) -> list[tuple[int, int]]:
     """Return (start, stop) samples of each turn with the silence after it."""
     starts = [turn.start for turn in speech.turns]
     return list(zip(starts, [*starts[1:], len(speech.wav)], strict=True))
+
+
+def turns_mastered(speech: SpeechResult, target: Target) -> SpeechResult:
+    """Return speech with each of its turns at a loudness target."""
+    wav = speech.wav.clone()
+    for turn in speech.turns:
+        span = slice(turn.start, turn.stop)
+        wav[span] = master(wav[None, span], SAMPLE_RATE, target)[0][0]
+    return replace(speech, wav=wav)
 
 
 def turn_file(speech: SpeechResult, number: int, kind: str, tags: Mapping[str, str]) -> bytes:

@@ -15,7 +15,7 @@ _FORMAT = "higgs-tts-lines"
 
 
 def file_name(row: LinesRow, take: int, takes: int, kind: str = KINDS[0]) -> str:
-    """Return a row's file name, below the folder, for a kind of KINDS. Raises HiggsError if the id is not valid in one."""
+    """Return a row's file name, below the folder, for a kind of KINDS. Raises HiggsError if the id cannot be one."""
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(

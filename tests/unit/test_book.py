@@ -1,6 +1,7 @@
 """Books as files: a resumed run gives the same bytes, and speaks only what is missing."""
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -33,6 +34,8 @@ from higgs_tts.engine import (
     read_pronunciations,
 )
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.audio.loudness import integrated_loudness
+from higgs_tts.engine.audio.mastering import true_peak
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
@@ -527,6 +530,53 @@ def test_mp3_and_m4b_files_carry_tags_chapters_and_subtitles(tmp_path, kind, cap
         assert "00:00:05,000 --> 00:00:06,000\nTwo / 2?\n" in srt
     again = narrate(Robot(), book, tmp_path / "a", voice, settings=BookSettings(kind=kind))
     assert not any(file.made for file in again.files)
+
+
+@pytest.mark.parametrize("kind", ["flac", "m4b"])
+@pytest.mark.parametrize("loudness", ["-16 LUFS", "ACX"])
+def test_each_chapter_has_its_loudness(tmp_path, kind, loudness):
+    av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    settings = BookSettings(kind=kind, loudness=loudness)
+    report = narrate(Robot(), book, tmp_path / "a", voice, settings=settings)
+    files = [tmp_path / "a" / file.name for file in report.files]
+    for path in files:
+        with av.open(str(path)) as file:
+            parts = [torch.from_numpy(part.to_ndarray()).flatten() for part in file.decode(audio=0)]
+        wav = torch.cat(parts)
+        wav = wav.float() / (32768 if wav.dtype == torch.int16 else 1)
+        if loudness == "ACX":
+            assert 10 * math.log10(float(wav.square().mean())) == pytest.approx(-20, abs=0.3)
+        else:
+            assert integrated_loudness(wav) == pytest.approx(-16, abs=0.1 if kind == "flac" else 0.5)
+        assert true_peak(wav[None], SAMPLE_RATE) < (-3 if loudness == "ACX" else -0.9)
+    if kind == "flac":
+        told = (
+            r"dB RMS, true peak -\S+ dB, noise floor digital silence"
+            if loudness == "ACX"
+            else r"LUFS, true peak -\S+ dB"
+        )
+        assert all(re.fullmatch(rf"Loudness: -\d\d\.0 {told}\.", file.loudness) for file in report.files)
+        assert str(report.files[0]).startswith("01 One.flac: ") and ", made. Loudness: -" in str(report.files[0])
+
+    again = narrate(Robot(), book, tmp_path / "a", voice, settings=settings)
+    assert not any(file.made for file in again.files)
+    other = narrate(Robot(), book, tmp_path / "a", voice, settings=BookSettings(kind=kind))
+    assert all(file.made for file in other.files), "as is"
+
+
+def test_a_stop_changes_nothing_about_a_chapter_at_its_loudness(engine, tmp_path):
+    book, settings = read_book_text(TEXT, "Book"), BookSettings(loudness="-16 LUFS")
+
+    def stop(progress):
+        if progress.share > 0.5:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        narrate(engine, book, tmp_path / "b", params=PARAMS, settings=settings, on_progress=stop)
+    narrate(engine, book, tmp_path / "b", params=PARAMS, settings=settings)
+    narrate(engine, book, tmp_path / "a", params=PARAMS, settings=settings)
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
 
 
 def test_missing_pyav_is_reported_before_any_speech(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.audio.loudness import integrated_loudness
 from higgs_tts.engine.engines import engine as engine_module
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
@@ -133,6 +134,30 @@ class TestOpenAIClient:
             self.say(client, voice="nobody")
         with pytest.raises(openai.BadRequestError, match="input has 6000 characters"):
             self.say(client, input="x" * 6000)
+
+
+def test_a_whole_answer_has_its_loudness_and_a_stream_stays_as_it_is(another, alone):
+    def level(data):
+        return integrated_loudness(torch.from_numpy(np.frombuffer(data, "<i2") / 32768).float())
+
+    body = {**SHORT, "response_format": "pcm", "stream": False}
+    with running(another, loudness="-23 LUFS") as (port, _):
+        for loudness, expected in ((None, -23), ("-16 LUFS", -16)):
+            status, headers, data = ask(port, body=body | {"loudness": loudness})
+            assert status == 200 and headers["x-loudness"] == f"{expected} LUFS"
+            assert level(data) == pytest.approx(expected, abs=0.2)
+        _, headers, data = ask(port, body=body | {"loudness": "as is"})
+        assert headers["x-loudness"] == "as is"
+        stream = ask(port, body=body | {"stream": True})[2]
+        whole, parts = (np.frombuffer(one, "<i2").astype(int) for one in (data, stream))
+        assert np.abs(whole - parts).max() <= 1, "nobody knows a stream's loudness before its end"
+        items = {"items": [{"input": SHORT["input"], "loudness": "-16 LUFS"}, {"input": SHORT["input"]}]}
+        defaults = {name: value for name, value in SHORT.items() if name != "input"}
+        batch = json.loads(
+            ask(port, path="/v1/audio/speech/batch", body=defaults | {"response_format": "pcm"} | items)[2]
+        )
+        made = [base64.b64decode(one["audio_data"]) for one in batch["results"]]
+        assert [round(level(one)) for one in made] == [-16, -23]
 
 
 def test_events_carry_the_sound(served, alone):

@@ -164,3 +164,12 @@ def test_faults_are_named_by_field(asked, param, says):
 def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(BadCall, match="JSON object"):
         read_call(body, 100, bool)
+
+
+def test_a_loudness_needs_a_whole_answer():
+    assert read(stream=False, loudness="-19 LUFS").loudness == "-19 LUFS"
+    assert read(loudness="as is").loudness == "as is" and read().loudness == ""
+    with pytest.raises(BadCall, match="loudness needs a whole answer"):
+        read(loudness="-19 LUFS")
+    with pytest.raises(BadCall, match="loudness is 'loud'"):
+        read(stream=False, loudness="loud")

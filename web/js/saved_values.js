@@ -8,6 +8,8 @@ import { app } from "./comfy.js"
 const KEPT = {
     HiggsTTSSpeak: { paragraph_gap: 0, loudness: "as is" },
     HiggsTTSDialogue: { loudness: "as is" },
+    HiggsTTSLines: { loudness: "as is" },
+    HiggsTTSBook: { loudness: "as is" },
     HiggsTTSSubtitles: { loudness: "as is" },
 }
 
