@@ -105,6 +105,24 @@ def test_the_menu_groups_tags_and_greys_those_without_effect(writer):
     assert groups.count() == 0 and writer.browser.faults == []
 
 
+def test_a_turn_has_a_manner_from_a_menu(writer):
+    writer.open("dialogue", "HiggsTTSDialogue")
+    writer.write("Anna: Hello.\nTom: Who is there?")
+    writer.page.get_by_role("button", name="Manner").click()
+    headings = writer.page.locator(".higgs-menu .higgs-heading")
+    headings.first.wait_for()
+    assert headings.all_inner_texts() == ["emotion", "style", "prosody", "volume"]
+    writer.shoot("manner")
+    writer.options.get_by_text("speed slow", exact=True).click()
+    assert writer.value("script") == "Anna: Hello.\nTom: <|prosody:speed_slow|>Who is there?"
+    writer.page.keyboard.press("Control+Shift+Space")
+    writer.options.get_by_text("-6 dB", exact=True).click()
+    assert writer.value("script") == "Anna: Hello.\n[Tom|volume:-6dB] <|prosody:speed_slow|>Who is there?"
+    writer.page.keyboard.press("Control+Z")
+    assert writer.value("script") == "Anna: Hello.\nTom: <|prosody:speed_slow|>Who is there?"
+    assert writer.browser.faults == []
+
+
 def test_problems_are_underlined_with_reasons_and_the_length_is_shown(writer):
     writer.open()
     writer.write("The train leaves at half past seven. <|emotion:hapy|> I am on it, and [laughs] nobody else is.")

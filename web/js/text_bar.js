@@ -25,26 +25,33 @@ addStyle(`
 export class TextBar {
     /**
      * @param {HTMLTextAreaElement} area
-     * @param {{onMenu: () => void, onHint: () => void, onAdd: () => void}} listener
+     * @param {{onMenu: () => void, onManner: (() => void) | null, onHint: () => void, onAdd: () => void}} listener
+     *     onManner: null if the text has no turns
      */
-    constructor(area, { onMenu, onHint, onAdd }) {
+    constructor(area, { onMenu, onManner, onHint, onAdd }) {
         this.area = area
         this.element = make("div", "higgs-text-bar")
         this.tags = make("button", "higgs-tags")
+        this.manner = make("button", "higgs-manner")
         this.hint = make("span", "higgs-hint")
         this.add = make("button", "higgs-add")
         this.length = make("span", "higgs-length")
         this.tags.textContent = `${say("Tags")} ▾`
         this.tags.title = say("Tags of this model (Ctrl+Space). Or type <| or [ in the text.")
-        this.tags.tabIndex = -1
-        this.tags.setAttribute("aria-haspopup", "listbox")
+        this.manner.textContent = `${say("Manner")} ▾`
+        this.manner.title = say("How this turn is spoken (Ctrl+Shift+Space). Choose it again to remove it.")
+        this.manner.hidden = !onManner
+        for (const button of [this.tags, this.manner]) {
+            button.tabIndex = -1
+            button.setAttribute("aria-haspopup", "listbox")
+        }
         this.hint.setAttribute("role", "status")
         this.add.textContent = say("Change")
         this.add.title = say("Add it to the node's pronunciations, to change how it is said")
         this.add.tabIndex = -1
         this.add.hidden = true
         this.length.title = say("Estimated length of the speech")
-        this.element.append(this.tags, this.hint, this.add, this.length)
+        this.element.append(this.tags, this.manner, this.hint, this.add, this.length)
         // The text area keeps the focus.
         for (const type of ["pointerdown", "mousedown"]) {
             this.element.addEventListener(type, (event) => {
@@ -53,6 +60,7 @@ export class TextBar {
             })
         }
         this.tags.addEventListener("click", onMenu)
+        if (onManner) this.manner.addEventListener("click", onManner)
         this.hint.addEventListener("click", onHint)
         this.add.addEventListener("click", onAdd)
         this.isInside = area.offsetHeight >= LEAST

@@ -88,7 +88,7 @@ export function pronunciationsOf(node) {
 export function write(area, { start, stop, value }) {
     area.focus()
     area.setSelectionRange(start, stop)
-    if (document.execCommand("insertText", false, value)) return
+    if (document.execCommand(value ? "insertText" : "delete", false, value)) return
     area.setRangeText(value, start, stop, "end")
     area.dispatchEvent(new Event("input", { bubbles: true }))
 }

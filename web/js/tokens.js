@@ -2,8 +2,8 @@
 import { say, translated } from "./words.js"
 
 /**
- * Offered piece of text. note: its place, or its problem; isOff: it has no effect here.
- * @typedef {{value: string, label: string, group: string, note: string, isOff: boolean}} Choice
+ * Offered piece of text. note: its place, or its problem; isOff: it has no effect here; isManner: see manner.js.
+ * @typedef {{value: string, label: string, group: string, note: string, isOff: boolean, isManner?: boolean}} Choice
  */
 
 /**

@@ -2,6 +2,7 @@
 import { ChoiceList } from "./choices.js"
 import { app } from "./comfy.js"
 import { modelOf } from "./graph.js"
+import { mannerChoices, placeForManner } from "./manner.js"
 import { Mirror } from "./mirror.js"
 import { lookAt, tagsOf } from "./server.js"
 import { TextBar } from "./text_bar.js"
@@ -36,6 +37,7 @@ class Writing {
         this.list = new ChoiceList((choice) => this.#take(choice))
         this.bar = new TextBar(area, {
             onMenu: () => this.toggleMenu(),
+            onManner: this.#hasNames ? () => this.toggleMenu(true) : null,
             onHint: () => this.#goToHint(),
             onAdd: () => this.#addEntry(),
         })
@@ -91,8 +93,8 @@ class Writing {
     /** @param {KeyboardEvent} event @returns {boolean} true if the list used it */
     onKey(event) {
         if (event.isComposing) return false
-        if (event.key === " " && event.ctrlKey && !event.altKey && !event.shiftKey) {
-            this.toggleMenu()
+        if (event.key === " " && event.ctrlKey && !event.altKey && (!event.shiftKey || this.#hasNames)) {
+            this.toggleMenu(event.shiftKey)
             return true
         }
         if (!this.list.isOpen || event.ctrlKey || event.altKey || event.metaKey) return false
@@ -108,16 +110,18 @@ class Writing {
         return true
     }
 
-    toggleMenu() {
+    /** @param {boolean} ofTurn true for the menu of manners */
+    toggleMenu(ofTurn = false) {
         if (this.list.isMenu) return this.closeList()
         this.#token = null
-        this.#open(this.#tags, this.area.getBoundingClientRect(), { isMenu: true })
-        this.bar.tags.setAttribute("aria-expanded", "true")
+        const choices = ofTurn ? mannerChoices(this.#tags, kindOf(this.node) === "script") : this.#tags
+        this.#open(choices, this.area.getBoundingClientRect(), { isMenu: true })
+        this.bar[ofTurn ? "manner" : "tags"].setAttribute("aria-expanded", "true")
     }
 
     closeList() {
         this.list.close()
-        this.bar.tags.setAttribute("aria-expanded", "false")
+        this.#tellClosed()
         this.area.removeAttribute("aria-activedescendant")
     }
 
@@ -198,8 +202,12 @@ class Writing {
     /** @param {Parameters<ChoiceList["open"]>} what */
     #open(...what) {
         this.list.open(...what)
-        this.bar.tags.setAttribute("aria-expanded", "false")
+        this.#tellClosed()
         this.#tellActive()
+    }
+
+    #tellClosed() {
+        for (const button of [this.bar.tags, this.bar.manner]) button.setAttribute("aria-expanded", "false")
     }
 
     /** @param {number} by */
@@ -216,7 +224,9 @@ class Writing {
     /** @param {import("./tokens.js").Choice} choice */
     #take(choice) {
         const { area } = this
-        const place = placeFor(choice, area.value, area.selectionEnd, this.#token)
+        const place = choice.isManner
+            ? placeForManner(choice, area.value, area.selectionEnd, this.#look.names)
+            : placeFor(choice, area.value, area.selectionEnd, this.#token)
         write(area, place)
         this.#token = null // the inserted text may look like the start of another token
         this.closeList()
