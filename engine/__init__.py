@@ -7,6 +7,7 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` i
 
     quit_at_once()
 
+from .audio.bed import AFTER, Bed
 from .audio.encoded import SOUND_FILES, encode_sound
 from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, Target, master
 from .audio.pcm import pcm_bytes, wav_bytes

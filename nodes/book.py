@@ -7,8 +7,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import comfy.utils
+import torch
 from comfy_api.latest import io
 
 from ..engine import (
@@ -35,7 +37,7 @@ from ..engine import (
     script_names,
 )
 from . import voice_files
-from .comfy import folders, progress_text, types, widgets
+from .comfy import audio, folders, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
 from .comfy.info import info
 from .comfy.linked import check_linked
@@ -43,7 +45,7 @@ from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors, refuse
 from .comfy.remote_model import AnyModel
 from .comfy.written import Written
-from .finish import loudness_input, target_of
+from .finish import bed_inputs, bed_of, loudness_input, target_of
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs
@@ -104,6 +106,7 @@ class HiggsTTSBook(io.ComfyNode):
                 retries_input(),
                 check_input(),
                 loudness_input("each chapter"),
+                *bed_inputs(),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="The files made, their lengths, and any warnings."),
@@ -147,11 +150,13 @@ class HiggsTTSBook(io.ComfyNode):
         pronunciations: str = "",
         even_loudness: bool = True,
         loudness: str = AS_IS,
-        **settings: float,
+        **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
-            params, place, _ = sampling(settings), folders.below_output(folder), target_of(loudness)
+            target_of(loudness)
+            music = _music(*bed_of(settings))
+            params, place = sampling(settings), folders.below_output(folder)
             sockets = by_name(voices)
             found, cast = _read(book, text, script, sockets, model)
             given = voices_of(found.speakers, cast, model)
@@ -160,7 +165,7 @@ class HiggsTTSBook(io.ComfyNode):
             found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
-            how = BookSettings(scene.strip() or None, format, even_loudness, loudness=loudness)
+            how = BookSettings(scene.strip() or None, format, even_loudness, loudness=loudness, music=music)
             tellers = _teller(node_id), chapter_teller(place, node_id)
             report = narrate(_Lazy(model), found, place, given, params, how, *tellers)
             if key := _asked.get(cls.hidden.unique_id):
@@ -168,6 +173,11 @@ class HiggsTTSBook(io.ComfyNode):
                 _written.leave(key, functools.partial(_look, place), changed=made)
             shown = {"text": (_describe(report, found, model),), "higgs_tts_chapters": chapters_of(report)}
         return io.NodeOutput(*shown["text"], str(place), ui=shown)
+
+
+def _music(bed: tuple[torch.Tensor, int] | None, lower: float) -> tuple[torch.Tensor, float] | None:
+    """Return music in the format of the chapters, and the dB by which it is lowered."""
+    return bed and (audio.for_player(*bed)[None], lower)
 
 
 class _Lazy:

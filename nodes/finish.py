@@ -3,19 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from comfy_api.latest import io
 
-from ..engine import AS_IS, FRESH_TARGET, SOUND_FILES, TARGETS, HiggsError, Target, Voice, master
-from .comfy import folders
-from .comfy.audio import of_wave
+from ..engine import (
+    AFTER,
+    AS_IS,
+    FRESH_TARGET,
+    SAMPLE_RATE,
+    SOUND_FILES,
+    TARGETS,
+    Bed,
+    CueParams,
+    HiggsError,
+    SpeechResult,
+    Target,
+    Voice,
+    check_rate,
+    master,
+    resample,
+)
+from .comfy import folders, widgets
+from .comfy.audio import at_most_stereo, of_wave, to_clip
 from .comfy.saved_sound import save_sound
 
 OFF = "off"
 PREFIX = "audio/higgs"
+
+
+def bed_inputs() -> list[io.Input]:
+    """Return music under speech. They come after the inputs of older workflows, which store widgets by position."""
+    return [
+        io.Audio.Input(
+            "bed",
+            optional=True,
+            tooltip="Music under the speech, from Load Audio. It is repeated to the end of the speech and faded out.",
+        ),
+        widgets.number(
+            CueParams,
+            "lower_bed",
+            tooltip="How far the background is lowered while somebody speaks, in dB. 0 leaves it as it is.",
+        ),
+    ]
+
+
+def bed_of(settings: dict) -> tuple[tuple[torch.Tensor, int] | None, float]:
+    """Return the connected music [C, n], at most stereo, with its Hz, and the dB by which it is lowered.
+
+    Removes both from a node's settings.
+    """
+    lower = CueParams(**{name: settings.pop(name) for name in ["lower_bed"] if name in settings}).lower_bed
+    if "bed" not in settings:
+        return None, lower
+    wav, rate = to_clip(settings.pop("bed"), "bed")
+    check_rate(rate, "The bed")
+    return (at_most_stereo(wav).float().cpu(), rate), lower
 
 
 def loudness_input(what: str) -> io.Input:
@@ -73,8 +119,11 @@ class Finish:
     filename_prefix: str = PREFIX
     hidden: object = None
     artist: str = ""
+    bed: tuple[torch.Tensor, int] | None = None  # music [C, n] and its Hz
+    lower_bed: float = CueParams.lower_bed
     lines: list[str] = field(default_factory=list)
     path: Path | None = None  # the saved file
+    result: tuple[torch.Tensor, int] = field(default_factory=lambda: (torch.empty(1, 0), SAMPLE_RATE))  # [C, n], Hz
 
     @classmethod
     def take(cls, settings: dict, hidden: object = None) -> Finish:
@@ -88,6 +137,22 @@ class Finish:
     def spoken_by(self, voices: Iterable[Voice | None]) -> None:
         """Name the voices as the artists of a saved file."""
         self.artist = ", ".join(dict.fromkeys(voice.name for voice in voices if voice is not None and voice.name))
+
+    def finish(self, speech: SpeechResult) -> SpeechResult:
+        """Complete speech, with the music under it if there is any. Sets `result`; music changes only that."""
+        wav, rate = self._over_bed(speech)
+        wav = self.complete(wav, rate)
+        self.result = wav, rate
+        return speech if self.bed else replace(speech, wav=wav[0])
+
+    def _over_bed(self, speech: SpeechResult) -> tuple[torch.Tensor, int]:
+        if self.bed is None:
+            return speech.wav[None], SAMPLE_RATE
+        wav, rate = self.bed
+        spoken = resample(speech.wav.detach().float().cpu(), SAMPLE_RATE, rate)
+        spoken = F.pad(spoken, (0, round(AFTER * rate)))
+        spans = [(chunk.start / SAMPLE_RATE, chunk.stop / SAMPLE_RATE) for chunk in speech.said]
+        return spoken + Bed(wav, rate, spans, len(spoken), self.lower_bed).piece(0, len(spoken)), rate
 
     def complete(self, wav: torch.Tensor, rate: int) -> torch.Tensor:
         """Return sound [C, n] at the chosen loudness, and save it if the node is to. Raises HiggsError."""

@@ -11,7 +11,6 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import (
-    SAMPLE_RATE,
     CueSpeech,
     HiggsError,
     Listener,
@@ -34,7 +33,7 @@ from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors, refusal
 from .comfy.remote_model import AnyModel
-from .finish import Finish, finish_inputs
+from .finish import Finish, bed_inputs, bed_of, finish_inputs
 from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
 from .page import events
 from .retakes import read_retakes, retakes_input
@@ -82,9 +81,10 @@ class HiggsTTSSpeak(io.ComfyNode):
                 check_input(),
                 retakes_input(),
                 *finish_inputs(),
+                *bed_inputs(),
             ],
             outputs=[
-                io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
+                io.Audio.Output(display_name="audio", tooltip="24 kHz, mono, or the format of the bed."),
                 io.String.Output(
                     display_name="info", tooltip="Length, speed, whether all of the text was spoken, and any warnings."
                 ),
@@ -124,6 +124,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             check_linked(model=model, **({} if voice is None else {"voice": voice}))
             finish = Finish.take(settings, cls.hidden)
             finish.spoken_by([voice])
+            finish.bed, finish.lower_bed = bed_of(settings)
             params = sampling(settings, SamplingParams())
             _check_text(text)
             said, again = pronunciations_of(pronunciations).apply(text), read_retakes(retakes)
@@ -132,10 +133,9 @@ class HiggsTTSSpeak(io.ComfyNode):
             doubts = transcript_warnings([] if voice is None else [voice])
             speech, words = with_player(engine, speak, params.seed, text, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
-            sound = audio.from_speech(speech)
         told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
         texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(said)
-        return io.NodeOutput(sound, told, *texts)
+        return io.NodeOutput(audio.of_wave(*finish.result), told, *texts)
 
 
 def _check_text(text: str) -> None:
@@ -184,17 +184,14 @@ def with_player(
     finish = finish or Finish()
     with events.heard(seed, said, retakes, doubts) as sound:
         if sound is None:
-            return _finished(with_bar(speak), finish), None
+            return finish.finish(with_bar(speak)), None
         speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
         words, heard = engine.words(speech), speech.wav
-        speech = _finished(speech, finish)
-        result = finish.path or (speech.wav[None], SAMPLE_RATE)
-        sound.finish(heard, words, result)  # as streamed: the volume must not jump during playback
+        speech = finish.finish(speech)
+        if finish.bed:
+            heard = audio.for_player(*finish.result)
+        sound.finish(heard, words, finish.path or finish.result)  # as streamed: the volume must not jump
     return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
-
-
-def _finished(speech: SpeechResult, finish: Finish) -> SpeechResult:
-    return replace(speech, wav=finish.complete(speech.wav[None], SAMPLE_RATE)[0])
 
 
 def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
 
+from ..audio.bed import Bed
 from ..audio.mastering import Mastered, Target
 from ..audio.pcm import HIGHEST, to_int16
 from ..core.config import SAMPLE_RATE
@@ -24,7 +25,11 @@ from ..words.cues import sentences_of, words_by_turn
 from ..words.word import Word, moved
 from .sound_file import Tags, open_sound
 
+_PIECE = SAMPLE_RATE * 10  # samples mixed at a time
 _LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's start and end, as audiobook shops require
+
+
+Music = tuple[torch.Tensor, float]
 
 
 class TurnSpeech(NamedTuple):
@@ -61,12 +66,14 @@ def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
 class ChapterFile:
     """Appends turns; `finish` gives the file its name. Leaving the context before discards what was written.
 
-    path: the sound's. target: loudness of the whole file; its sound then waits in a temporary file beside it. loudness:
-    what was reached, for users. Raises OSError.
+    path: the sound's. target: loudness of the whole file. music: under the speech, [1, n] at SAMPLE_RATE, and the dB by
+    which it is lowered. With one of them the sound waits in a temporary file beside it. loudness: what was reached, for
+    users. Raises OSError.
     """
 
-    def __init__(self, path: Path, kind: str, tags: Tags, target: Target | None = None):
-        self._stack, self._target, self.loudness = contextlib.ExitStack(), target, ""
+    def __init__(self, path: Path, kind: str, tags: Tags, target: Target | None = None, music: Music | None = None):
+        self._stack, self._target, self._music, self.loudness = contextlib.ExitStack(), target, music, ""
+        self._spans: list[tuple[float, float]] = []  # of the turns, in seconds
         self._samples = 0  # so far
         self.cues: list[Cue] = []
         self.words: list[Word] = []
@@ -75,7 +82,8 @@ class ChapterFile:
             partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
             stack.callback(self._file.close)
-            self._waiting = stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) if target else None
+            waits = target is not None or music is not None
+            self._waiting = stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) if waits else None
             self._stack = stack.pop_all()
         self._silence(_LEAD)
 
@@ -100,22 +108,32 @@ class ChapterFile:
         self.words += moved(turn.words, begin)
         self.doubts += [doubt.moved(begin) for doubt in turn.doubts]
         self._write(to_int16(turn.wav).numpy())
+        self._spans.append((begin, self.seconds))
 
     def finish(self) -> None:
         self._silence(_TAIL)
-        if self._target is not None:
-            mastered = Mastered(self._read, self._samples, SAMPLE_RATE, self._target)
-            for piece in mastered.pieces():
-                self._file.write(to_int16(piece[0]).numpy())
-            self.loudness = str(mastered)
+        if self._waiting is not None:
+            self._write_waiting(self._waiting)
         self._stack.close()
 
-    def _read(self, start: int, stop: int) -> torch.Tensor:
-        """Return samples [1, n] float32 that wait for their loudness."""
-        assert self._waiting is not None
-        self._waiting.seek(2 * start)
-        samples = np.frombuffer(self._waiting.read(2 * (stop - start)), np.int16)
-        return torch.from_numpy(samples.astype(np.float32))[None] / HIGHEST
+    def _write_waiting(self, waiting: IO[bytes]):
+        """Write the sound that has waited, with music and at its loudness."""
+        bed = Bed(self._music[0], SAMPLE_RATE, self._spans, self._samples, self._music[1]) if self._music else None
+
+        def read(start: int, stop: int) -> torch.Tensor:
+            waiting.seek(2 * start)
+            samples = np.frombuffer(waiting.read(2 * (stop - start)), np.int16)
+            wav = torch.from_numpy(samples.astype(np.float32))[None] / HIGHEST
+            return wav if bed is None else wav + bed.piece(start, stop)
+
+        if self._target is None:
+            mastered, pieces = "", (read(at, min(at + _PIECE, self._samples)) for at in range(0, self._samples, _PIECE))
+        else:
+            mastered = Mastered(read, self._samples, SAMPLE_RATE, self._target)
+            pieces = mastered.pieces()
+        for piece in pieces:
+            self._file.write(to_int16(piece[0]).numpy())
+        self.loudness = str(mastered)
 
     def _silence(self, seconds: float):
         self._write(np.zeros(round(seconds * SAMPLE_RATE), np.int16))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+
+import torch
 
 from ..audio.mastering import AS_IS, TARGETS
 from ..core.config import MOST_JSON_BYTES, SAMPLE_RATE, SamplingParams
@@ -84,6 +87,7 @@ class _Narration:
         sound = [model, settings_of(params), settings.scene, settings.even, settings.kind]
         sound += [settings.srt_words] if settings.srt_words else []
         sound += [settings.loudness] if settings.loudness != AS_IS else []
+        sound += [_digest(settings.music[0]), settings.music[1]] if settings.music else []
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
@@ -220,9 +224,9 @@ class _Narration:
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind
         tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number)
-        target = TARGETS[self._settings.loudness]
+        finish = TARGETS[self._settings.loudness], self._settings.music
         with write_errors(self._sound(one)):
-            return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags, target))
+            return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags, *finish))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
         with write_errors(self._sound(one)):
@@ -286,6 +290,10 @@ class _Narration:
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
         self._files.write()
         return True
+
+
+def _digest(wav: torch.Tensor) -> str:
+    return hashlib.sha256(wav.contiguous().numpy().tobytes()).hexdigest()
 
 
 def _frames(one: PlannedChapter) -> int:

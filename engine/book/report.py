@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from ..audio.mastering import AS_IS
 from ..core.config import BOOK_FORMATS, SamplingParams
 from ..prompt.script import Turn
@@ -42,7 +44,8 @@ class BookSettings:
 
     words: the speaker's `words`, to write a JSON file of them beside each sound. srt_words: most words of a subtitle
     cue, if `words` is given; 0: a cue per sentence. devices: number of them that speak together. loudness: that of each
-    chapter, one of TARGETS.
+    chapter, one of TARGETS. music: under each chapter, from its start: [1, n] at SAMPLE_RATE, and the dB by which it is
+    lowered during speech.
     """
 
     scene: str | None = None
@@ -52,6 +55,7 @@ class BookSettings:
     srt_words: int = 0
     devices: int = 1
     loudness: str = AS_IS
+    music: tuple[torch.Tensor, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from ..audio.bed import FALL, RISE, stretches
 from ..audio.resample import resample
 from ..core.config import SAMPLE_RATE
-
-_FALL, _RISE = 0.25, 0.5  # seconds in which the bed fades down and up
-_TOGETHER = 1.5  # seconds: the bed stays down in shorter pauses
 
 Sounds = Sequence[tuple[float, torch.Tensor]]  # (start in seconds, speech [n] at SAMPLE_RATE)
 
@@ -31,7 +29,7 @@ def mix_speech(
     out = torch.zeros(1 if bed is None else bed.shape[0], size)
     if bed is not None:
         out[:, : bed.shape[1]] = bed
-        for start, end in _stretches([start for start, _ in sounds], ends):
+        for start, end in stretches(zip([start for start, _ in sounds], ends, strict=True)):
             _lower(out, round(start * rate), round(end * rate), rate, 10 ** (-lower_bed / 20))
     for start, wav in sounds:
         wav = resample(wav, SAMPLE_RATE, rate)
@@ -40,21 +38,10 @@ def mix_speech(
     return out.clamp_(-1.0, 1.0)
 
 
-def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[float, float]]:
-    """Return (start, end) of continuous speech, including short pauses."""
-    stretches: list[tuple[float, float]] = []
-    for start, end in sorted(zip(starts, ends, strict=True)):
-        if stretches and start - stretches[-1][1] < _TOGETHER:
-            stretches[-1] = stretches[-1][0], max(end, stretches[-1][1])
-        else:
-            stretches.append((start, end))
-    return stretches
-
-
 def _lower(out: torch.Tensor, start: int, end: int, rate: int, gain: float) -> None:
     """Scale sound [C, n] by `gain` from start to end, in place, with a ramp before and after."""
     out[:, start:end] *= gain
-    fall, rise = round(_FALL * rate), round(_RISE * rate)
+    fall, rise = round(FALL * rate), round(RISE * rate)
     first = max(0, start - fall)
     out[:, first:start] *= torch.linspace(1.0, gain, fall + 2)[1:-1][fall - (start - first) :]
     after = out[:, end : end + rise]

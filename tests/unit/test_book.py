@@ -565,6 +565,30 @@ def test_each_chapter_has_its_loudness(tmp_path, kind, loudness):
     assert all(file.made for file in other.files), "as is"
 
 
+def test_music_lies_under_each_chapter_from_its_start(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+
+    def chapters(folder, **given):
+        report = narrate(Robot(), book, folder, voice, settings=BookSettings(**given))
+        return report, [soundfile.read(folder / file.name, dtype="float32")[0] for file in report.files]
+
+    _, dry = chapters(tmp_path / "dry")
+    music = torch.full((1, 3 * SAMPLE_RATE), 0.1)
+    report, mixed = chapters(tmp_path / "a", music=(music, 20.0))
+    for with_music, without in zip(mixed, dry, strict=True):
+        under = with_music - without
+        assert under[0] == pytest.approx(0.1, abs=1e-3) and under[SAMPLE_RATE] == pytest.approx(0.01, abs=1e-3)
+        assert abs(under[-1]) < 1e-3
+    assert all(file.made for file in report.files)
+    again, _ = chapters(tmp_path / "a", music=(music, 20.0))
+    assert not any(file.made for file in again.files)
+    for changed in ((music, 10.0), (music * 0.5, 10.0)):
+        assert all(file.made for file in chapters(tmp_path / "a", music=changed)[0].files)
+    _, loud = chapters(tmp_path / "b", music=(music, 20.0), loudness="-16 LUFS")
+    assert integrated_loudness(torch.from_numpy(loud[0])) == pytest.approx(-16, abs=0.1)
+
+
 def test_a_stop_changes_nothing_about_a_chapter_at_its_loudness(engine, tmp_path):
     book, settings = read_book_text(TEXT, "Book"), BookSettings(loudness="-16 LUFS")
 

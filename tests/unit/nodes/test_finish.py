@@ -113,3 +113,22 @@ def test_the_result_has_its_loudness_and_the_player_what_was_heard(comfy, load_m
     assert integrated_loudness(speech.wav) == pytest.approx(-23.0, abs=0.1) and len(finish.lines) == 1
     assert torch.equal(shown[0], torch.linspace(-0.5, 0.5, 1920))
     assert torch.equal(shown[1][0][0], speech.wav), "what a download gives"
+
+
+def test_music_lies_under_speech_in_its_own_format(comfy, load_module, make_engine, tmp_path):
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ()
+    music = {"waveform": torch.full((1, 2, 48000), 0.2), "sample_rate": 48000}
+    run = load_module("speak").HiggsTTSSpeak.execute
+    audio, info, *_ = run(patcher, "Hi", bed=music, lower_bed=20.0, save_as="wav").args
+    wave = audio["waveform"][0]
+    assert audio["sample_rate"] == 48000 and wave.shape == (2, round(48000 * (0.08 + 2.0)))
+    dry = run(patcher, "Hi").args[0]
+    assert dry["sample_rate"] == 24000 and torch.equal(dry["waveform"][0, 0], torch.linspace(-0.5, 0.5, 1920))
+    assert float(wave[0, 1920]) == pytest.approx(0.02, abs=0.01), (
+        "lowered in the middle of the speech, which is 0 there"
+    )
+    assert float(wave[0, 40_000]) == pytest.approx(0.2, abs=1e-3) and float(wave[0, -1]) < 1e-3
+    assert "Saved: output/audio/higgs_00001_.wav." in info
+    with pytest.raises(HiggsError, match="Higgs Speak: the bed input has the shape"):
+        run(patcher, "Hi", bed={"waveform": torch.zeros(2, 1, 10), "sample_rate": 24000})

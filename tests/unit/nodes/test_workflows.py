@@ -23,7 +23,16 @@ every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 FINISH = ("loudness", "save_as", "filename_prefix")
 SINCE = {  # widgets since 0.1.0
     "HiggsTTSLoadModel": ("memory",),
-    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries", "srt_words", "check", "retakes", *FINISH),
+    "HiggsTTSSpeak": (
+        "paragraph_gap",
+        "pronunciations",
+        "retries",
+        "srt_words",
+        "check",
+        "retakes",
+        *FINISH,
+        "lower_bed",
+    ),
     "HiggsTTSVoice": ("start", "length"),
 }
 PARAGRAPH_GAP = 0.6  # of a new node
