@@ -13,6 +13,7 @@ from .audio.mastering import AS_IS, FRESH_TARGET, TARGETS, Target, master
 from .audio.pcm import pcm_bytes, wav_bytes
 from .audio.resample import check_rate, resample
 from .book.book import Book
+from .book.details import with_details, without_chapters
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
 from .book.read import read_book, read_book_text
@@ -48,6 +49,7 @@ from .core.config import (
     range_of,
 )
 from .core.errors import HiggsError
+from .core.optional import import_optional
 from .dubbing.mix import mix_speech
 from .dubbing.references import cut_references
 from .dubbing.report import cue_lines, cue_summary

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ from ..engine import (
     Voice,
     duration,
     file_stamp,
+    import_optional,
     narrate,
     read_book,
     read_book_text,
     read_plain_text,
     script_names,
+    with_details,
+    without_chapters,
 )
 from . import voice_files
 from .comfy import audio, folders, progress_text, types, widgets
@@ -107,6 +111,7 @@ class HiggsTTSBook(io.ComfyNode):
                 check_input(),
                 loudness_input("each chapter"),
                 *bed_inputs(),
+                *_player_inputs(),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="The files made, their lengths, and any warnings."),
@@ -150,6 +155,9 @@ class HiggsTTSBook(io.ComfyNode):
         pronunciations: str = "",
         even_loudness: bool = True,
         loudness: str = AS_IS,
+        details: str = "",
+        cover: torch.Tensor | None = None,
+        leave_out: str = "",
         **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -159,9 +167,11 @@ class HiggsTTSBook(io.ComfyNode):
             params, place = sampling(settings), folders.below_output(folder)
             sockets = by_name(voices)
             found, cast = _read(book, text, script, sockets, model)
+            found = without_chapters(found, leave_out)
             given = voices_of(found.speakers, cast, model)
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
+            found = with_details(_narrated_by(found, given), details, b"" if cover is None else _jpeg(cover))
             found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
@@ -173,6 +183,19 @@ class HiggsTTSBook(io.ComfyNode):
                 _written.leave(key, functools.partial(_look, place), changed=made)
             shown = {"text": (_describe(report, found, model),), "higgs_tts_chapters": chapters_of(report)}
         return io.NodeOutput(*shown["text"], str(place), ui=shown)
+
+
+def _narrated_by(book: Book, voices: Mapping[str, Voice]) -> Book:
+    narrator = ", ".join(dict.fromkeys(voice.name for voice in voices.values() if voice.name))
+    return replace(book, details=replace(book.details, narrator=narrator))
+
+
+def _jpeg(image: torch.Tensor) -> bytes:
+    """Return the first of images [B, H, W, 3], from 0 to 1, as a JPEG file."""
+    file = BytesIO()
+    pixels = (image[0, ..., :3].detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
+    import_optional("PIL.Image", "fromarray")(pixels.numpy()).save(file, "JPEG", quality=92)
+    return file.getvalue()
 
 
 def _music(bed: tuple[torch.Tensor, int] | None, lower: float) -> tuple[torch.Tensor, float] | None:
@@ -238,6 +261,34 @@ def _file_inputs() -> list[io.Input]:
             default=False,
             optional=True,
             tooltip="Turn on if the book is a script with several speakers, as in Higgs Dialogue.",
+        ),
+    ]
+
+
+def _player_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "details",
+            multiline=True,
+            default="",
+            optional=True,
+            advanced=True,
+            placeholder="narrator = Anna",
+            tooltip="What players show, one per line: title, author, narrator, year, language, genre, description. An "
+            "EPUB brings its own, and the voice's name is the narrator.",
+        ),
+        io.Image.Input(
+            "cover",
+            optional=True,
+            tooltip="Picture for the book's cover, in mp3 and m4b. Without one, an EPUB's own is used.",
+        ),
+        io.String.Input(
+            "leave_out",
+            default="",
+            optional=True,
+            advanced=True,
+            placeholder="1, 3-5",
+            tooltip="Numbers of the chapters that are not read, such as 1, 3-5.",
         ),
     ]
 

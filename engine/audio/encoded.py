@@ -29,6 +29,13 @@ ENCODERS = {
 }
 SOUND_FILES = {"flac": 0, "wav": 0, "mp3": 128_000, "ogg": 96_000, "m4b": 96_000}  # -> bits per second; 0: lossless
 PLAIN = {"fflags": "+bitexact"}  # no dates or versions inside: equal sound gives equal files
+# Two letters of a language -> three, which MP4 files have.
+_TWO = "ar bg ca cs da de el en es et fa fi fr he hi hr hu id it ja ko lt lv nb nl no pl pt ro ru sk sl sr sv th tr uk"
+_THREE = (
+    "ara bul cat ces dan deu ell eng spa est fas fin fra heb hin hrv hun ind ita jpn kor lit lav nob nld nor pol por "
+    "ron rus slk slv srp swe tha tur ukr"
+)
+_LANGUAGES: dict[str, str] = dict(zip(_TWO.split(), _THREE.split(), strict=True)) | {"vi": "vie", "zh": "zho"}
 _VOICE = 64_000  # bits per second, transparent for one voice at 24 kHz
 _BLOCK = SAMPLE_RATE * 10  # samples encoded at a time
 _OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
@@ -37,7 +44,8 @@ _OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 class EncodedFile:
     """Writes samples [n] or [n, C] int16 to a path or an open file.
 
-    tags: metadata by FFmpeg's names. chapters: as PyAV has them. options: of FFmpeg's container.
+    tags: metadata by FFmpeg's names. chapters: as PyAV has them. options: of FFmpeg's container. cover: a JPEG or PNG
+    file, for m4b and mp3.
     """
 
     def __init__(
@@ -49,8 +57,11 @@ class EncodedFile:
         options: Mapping[str, str] = MappingProxyType({}),
         *,
         form: tuple[int, int, int] = (SAMPLE_RATE, 1, _VOICE),  # Hz, channels, bits per second
+        cover: bytes = b"",
     ):
         container, codec = ENCODERS[kind]
+        if cover and kind == "m4b":  # FFmpeg takes a cover in mp4 only, which is the same but for its brand
+            container, options = "mp4", {**options, "brand": "M4B "}
         (self._rate, channels, bits), self._failed = form, False
         self._file = import_optional("av", "open")(file, "w", format=container, options=dict(options))
         self._to_frame = import_optional("av", "AudioFrame").from_ndarray
@@ -59,14 +70,29 @@ class EncodedFile:
         if bits:
             self._stream.bit_rate = bits
         self._file.metadata.update(tags)
+        if language := _LANGUAGES.get(tags.get("language", "")[:2].lower()):
+            self._stream.metadata["language"] = language
+        self._cover = self._add(cover) if cover else None
         if chapters:
             self._file.set_chapters(list(chapters))
+
+    def _add(self, cover: bytes) -> Any:
+        """Add a stream for the cover, and return its packet."""
+        with import_optional("av", "open")(io.BytesIO(cover)) as picture:
+            packet = next(picture.demux(picture.streams.video[0]))
+            stream = self._file.add_stream_from_template(picture.streams.video[0])
+        stream.disposition = import_optional("av.stream", "Disposition").attached_pic
+        packet.stream, packet.pts, packet.dts = stream, 0, 0
+        return packet
 
     def write(self, samples: np.ndarray) -> None:
         for start in range(0, len(samples), _BLOCK):
             frame = self._to_frame(samples[start : start + _BLOCK].reshape(1, -1), "s16", self._layout)
             frame.sample_rate = self._rate
             try:
+                if self._cover:
+                    self._file.mux(self._cover)
+                    self._cover = None
                 self._file.mux(self._stream.encode(frame))
             except OSError:
                 self._failed = True

@@ -36,6 +36,21 @@ class Chapter:
 
 
 @dataclass(frozen=True)
+class BookDetails:
+    """What players show of a book besides title and author. Empty for what is not known.
+
+    year: or a date such as 2026-11-28. language: such as en. cover: a JPEG or PNG file.
+    """
+
+    narrator: str = ""
+    year: str = ""
+    language: str = ""
+    genre: str = ""
+    description: str = ""
+    cover: bytes = b""
+
+
+@dataclass(frozen=True)
 class Book:
     """Chapters in order, each with something to say.
 
@@ -48,6 +63,7 @@ class Book:
     left_out: tuple[str, ...] = ()
     head: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    details: BookDetails = BookDetails()
 
     def said_as(self, pronunciations: Pronunciations) -> Book:
         parts = tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in self.chapters)

@@ -7,7 +7,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,12 +16,17 @@ from xml.etree import ElementTree
 from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
 from ..core.errors import HiggsError, shown_name
 from ..files.plain_text import decode_text, tell
-from .book import Book, Paragraph, make_chapters
+from .book import Book, BookDetails, Paragraph, make_chapters
+from .details import is_picture
 from .silent import Silence, hidden_by
 from .xhtml import Document, links_in, read_document, sheets_of
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # in XML or HTML
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
+_YEAR = re.compile(r"\d{4}", re.ASCII)
+_MARKUP = re.compile(r"<[^>]{0,200}>")  # in a description
+_MOST_ABOUT = 4000  # characters of a description
+_MOST_COVER = 8 << 20  # bytes
 _LEFT_OUT = {  # types of documents that are not read aloud
     "toc": "the table of contents",
     "landmarks": "the table of contents",
@@ -45,6 +50,7 @@ class _Package:
     spine: tuple[str, ...]  # file names in the archive
     navigation: str  # EPUB 3's, or nothing
     ncx: str  # EPUB 2's
+    details: BookDetails
 
 
 def read_epub(path: Path) -> Book:
@@ -86,7 +92,7 @@ class _EpubReader:
         for doubt in doubts:
             tell(doubt)
         warnings = (*doubts, *self._silence.warnings)
-        return Book(package.title, chapters, package.author, left_out, warnings=warnings)
+        return Book(package.title, chapters, package.author, left_out, warnings=warnings, details=package.details)
 
     def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
         """Yield (name, document) of each spine file that is read aloud."""
@@ -170,17 +176,31 @@ class _EpubReader:
         spine = package.find("{*}spine")
         refs = [] if spine is None else [ref for ref in spine.findall("{*}itemref") if ref.get("linear") != "no"]
         navigation = next((item for item in items.values() if "nav" in item.get("properties", "").split()), None)
-        metadata = [
-            package.find(f"{{*}}metadata/{{http://purl.org/dc/elements/1.1/}}{name}") for name in ("title", "creator")
-        ]
-        title, author = (" ".join("".join(one.itertext()).split()) if one is not None else "" for one in metadata)
+        names = ("title", "creator", "date", "language", "subject", "description")
+        metadata = [package.find(f"{{*}}metadata/{{http://purl.org/dc/elements/1.1/}}{name}") for name in names]
+        title, author, date, language, genre, description = (
+            " ".join("".join(one.itertext()).split()) if one is not None else "" for one in metadata
+        )
+        year = match[0] if (match := _YEAR.match(date)) else ""
+        cover = self._cover(file_of(_cover_item(package, items)))
+        about = BookDetails("", year, language[:40], genre[:80], _MARKUP.sub("", description)[:_MOST_ABOUT], cover)
         return _Package(
             title or self._path.stem,
             author,
             tuple(dict.fromkeys(file_of(items[ref.get("idref")]) for ref in refs if ref.get("idref") in items)),
             file_of(navigation),
             file_of(items.get(spine.get("toc"))) if spine is not None else "",
+            about,
         )
+
+    def _cover(self, name: str) -> bytes:
+        """Return the cover's file if it is a JPEG or PNG of usual size, else nothing: books are read without."""
+        spelled = self._find(name) if name else ""
+        if not spelled or self._archive.getinfo(spelled).file_size > _MOST_COVER:
+            return b""
+        data = self._data(spelled)
+        self._bytes += len(data)  # no text
+        return data if is_picture(data) else b""
 
     def _encrypted(self) -> list[str]:
         if not self._find("META-INF/encryption.xml"):
@@ -228,3 +248,14 @@ class _EpubReader:
                 f"{self._path}: {name} defines entities, which EPUB does not allow. Download or export it again."
             )
         return ElementTree.fromstring(text)
+
+
+def _cover_item(
+    package: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]
+) -> ElementTree.Element | None:
+    """Return the manifest's entry of the cover, as EPUB 3 or EPUB 2 names it."""
+    own = next((item for item in items.values() if "cover-image" in item.get("properties", "").split()), None)
+    if own is not None:
+        return own
+    metas = package.iterfind("{*}metadata/{*}meta")
+    return next((items.get(meta.get("content")) for meta in metas if meta.get("name") == "cover"), None)

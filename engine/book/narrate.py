@@ -26,7 +26,7 @@ from ..speech.subtitles import Cue, srt_of
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
 from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
-from .book import Book
+from .book import Book, BookDetails
 from .chapter_file import ChapterFile, parts_of
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
 from .report import BookFile, BookProgress, BookReport, BookSettings, Narrator
@@ -87,6 +87,7 @@ class _Narration:
         sound = [model, settings_of(params), settings.scene, settings.even, settings.kind]
         sound += [settings.srt_words] if settings.srt_words else []
         sound += [settings.loudness] if settings.loudness != AS_IS else []
+        sound += [_details_of(book.details)] if book.details != BookDetails() else []
         sound += [_digest(settings.music[0]), settings.music[1]] if settings.music else []
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
@@ -223,7 +224,7 @@ class _Narration:
 
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind
-        tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number)
+        tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number, self._book.details)
         finish = TARGETS[self._settings.loudness], self._settings.music
         with write_errors(self._sound(one)):
             return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags, *finish))
@@ -281,7 +282,7 @@ class _Narration:
             words += moved(spoken, at)
             parts.append((one.chapter.title, self._sound(one)))
             at += seconds_of(self._sound(one))
-        tags = Tags(self._book.title, self._book.title, self._book.author)
+        tags = Tags(self._book.title, self._book.title, self._book.author, 0, self._book.details)
         with write_errors(path), replacing(path) as partial:
             bind(partial, parts, tags)
             self._drop_words(path)
@@ -290,6 +291,10 @@ class _Narration:
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
         self._files.write()
         return True
+
+
+def _details_of(details: BookDetails) -> dict[str, str]:
+    return asdict(details) | {"cover": hashlib.sha256(details.cover).hexdigest()}
 
 
 def _digest(wav: torch.Tensor) -> str:

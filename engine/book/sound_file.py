@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +16,7 @@ from ..audio.encoded import PLAIN, EncodedFile
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
+from .book import BookDetails
 
 BOUND = "m4b"  # one file with all chapters
 LOSSLESS = ("flac", "wav")
@@ -30,11 +31,28 @@ class Tags:
     album: str = ""
     artist: str = ""
     track: int = 0
+    details: BookDetails = BookDetails()
 
-    def named(self, track: str) -> dict[str, str]:
-        """Return the tags that are not empty. track: how the format calls the number of a chapter."""
-        every = {"title": self.title, "album": self.album, "artist": self.artist, track: str(self.track or "")}
-        return {name: value for name, value in every.items() if value}
+    def of_soundfile(self) -> dict[str, str]:
+        """Return the tags that are not empty, by soundfile's names. It has none for a narrator and a language."""
+        about = self.details
+        own = {"tracknumber": str(self.track or ""), "date": about.year, "genre": about.genre}
+        return _filled(self._common | own | {"comment": about.description})
+
+    def of_ffmpeg(self) -> dict[str, str]:
+        """Return the tags that are not empty, by FFmpeg's names. Players show the composer as the narrator."""
+        about = self.details
+        own = {"track": str(self.track or ""), "composer": about.narrator, "date": about.year, "genre": about.genre}
+        told = {"description": about.description, "comment": about.description, "language": about.language}
+        return _filled(self._common | own | told | {"album_artist": self.artist if about.narrator else ""})
+
+    @property
+    def _common(self) -> dict[str, str]:
+        return {"title": self.title, "album": self.album, "artist": self.artist}
+
+
+def _filled(tags: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in tags.items() if value}
 
 
 def require(kind: str) -> None:
@@ -73,8 +91,10 @@ def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
 
 
 def _encoded(path: Path, kind: str, tags: Tags, chapters: Sequence[dict] = ()) -> EncodedFile:
-    options = PLAIN | ({"movflags": "+faststart"} if kind == BOUND else {})
-    return EncodedFile(str(path), kind, tags.named("track"), chapters, options)
+    is_bound, cover = kind == BOUND, tags.details.cover
+    options = PLAIN | ({"movflags": "+faststart"} if is_bound else {})
+    named = tags.of_ffmpeg() | ({"media_type": "2"} if is_bound and tags.details != BookDetails() else {})  # audiobook
+    return EncodedFile(str(path), kind, named, chapters, options, cover=cover)
 
 
 def seconds_of(path: Path) -> float:
@@ -139,7 +159,7 @@ class BySoundfile:
         except RuntimeError as error:  # soundfile's own
             self._raw.close()
             raise self._raw.failed or OSError(str(error)) from error
-        for name, value in tags.named("tracknumber").items():
+        for name, value in tags.of_soundfile().items():
             setattr(self._file, name, value)
 
     def write(self, samples: np.ndarray) -> None:

@@ -6,10 +6,12 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
 import weakref
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +34,8 @@ from higgs_tts.engine import (
     narrate,
     read_book_text,
     read_pronunciations,
+    with_details,
+    without_chapters,
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.audio.loudness import integrated_loudness
@@ -587,6 +591,79 @@ def test_music_lies_under_each_chapter_from_its_start(tmp_path):
         assert all(file.made for file in chapters(tmp_path / "a", music=changed)[0].files)
     _, loud = chapters(tmp_path / "b", music=(music, 20.0), loudness="-16 LUFS")
     assert integrated_loudness(torch.from_numpy(loud[0])) == pytest.approx(-16, abs=0.1)
+
+
+def _part(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+COVER = b"\x89PNG\r\n\x1a\n" + b"".join(  # two grey pixels
+    _part(*one)
+    for one in (
+        (b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0\x80\x80")),
+        (b"IEND", b""),
+    )
+)
+
+
+@pytest.mark.parametrize("kind", ["m4b", "mp3", "flac"])
+def test_players_find_details_and_cover(tmp_path, kind):
+    av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    about = "author: Ann\nnarrator = Amber\nyear = 2026\n\nlanguage = en\ngenre = Novel\ndescription = A book. Long."
+    book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    book = with_details(book, about, COVER)
+    report = narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind))
+    path = tmp_path / report.files[0].name
+    with av.open(str(path)) as file:
+        tags = {name.lower(): value for name, value in file.metadata.items()}
+        assert (tags["artist"], tags["date"], tags["genre"], tags["comment"]) == (
+            "Ann",
+            "2026",
+            "Novel",
+            "A book. Long.",
+        )
+        if kind != "flac":
+            assert (tags["composer"], tags["album_artist"]) == ("Amber", "Ann")
+            (picture,) = file.streams.video
+            assert picture.disposition == av.stream.Disposition.attached_pic
+            assert bytes(next(file.demux(picture))) == COVER
+        if kind == "m4b":
+            assert file.metadata["major_brand"] == "M4B " and file.metadata["media_type"] == "2"
+            assert file.streams.audio[0].metadata["language"] == "eng" and len(file.chapters()) == 2
+    assert not any(
+        file.made for file in narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind)).files
+    )
+    other = with_details(book, "year = 2027")
+    assert all(file.made for file in narrate(Robot(), other, tmp_path, voice, settings=BookSettings(kind=kind)).files)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("narrator Anna", "details has 'narrator Anna'"),
+        ("price = 3", "details has 'price = 3'"),
+        ("year = soon", "the year 'soon'"),
+    ],
+)
+def test_details_that_nobody_knows_are_named(text, says):
+    with pytest.raises(HiggsError, match=says):
+        with_details(read_book_text(TEXT, "Book"), text)
+    with pytest.raises(HiggsError, match="neither JPEG nor PNG"):
+        with_details(read_book_text(TEXT, "Book"), "", b"GIF89a")
+
+
+def test_chapters_are_left_out_by_their_numbers():
+    book = read_book_text("# A\n\nOne.\n\n# B\n\nTwo.\n\n# C\n\nThree.\n\n# D\n\nFour.", "Book")
+    kept = without_chapters(book, " 1, 3-4 ")
+    assert [one.title for one in kept.chapters] == ["B"]
+    assert kept.left_out == ("chapter 1 (A)", "chapter 3 (C)", "chapter 4 (D)")
+    assert without_chapters(book, " ") is book
+    for wrong in ("5", "0", "2-1", "x", "1-", "2-9"):
+        with pytest.raises(HiggsError, match=r"leave_out has .* from 1 to 4"):
+            without_chapters(book, wrong)
+    with pytest.raises(HiggsError, match="every chapter"):
+        without_chapters(book, "1-4")
 
 
 def test_a_stop_changes_nothing_about_a_chapter_at_its_loudness(engine, tmp_path):

@@ -378,3 +378,21 @@ def test_paragraphs_of_plain_text_are_found(text, said):
 def test_chapters_are_found_in_every_language(headings):
     text = "".join(f"{heading}\n\nThe mill slept.\n\n" for heading in headings)
     assert [one.title for one in read_book_text(text, "T").chapters] == list(headings)
+
+
+@pytest.mark.parametrize("epub_2", [False, True])
+def test_an_epub_brings_its_details_and_its_cover(tmp_path, epub_2):
+    picture = b"\xff\xd8\xff and so on"
+    about = "<dc:date>1999-05-01</dc:date><dc:language>en-GB</dc:language><dc:subject>Tales</dc:subject>"
+    about += "<dc:description>&lt;p&gt;It is  long.&lt;/p&gt;</dc:description>"
+    about += '<meta name="cover" content="pic"/>' if epub_2 else ""
+    item = '<item id="pic" href="pic.jpg"' + ("" if epub_2 else ' properties="cover-image"') + "/>"
+    package = PACKAGE.replace("</metadata>", f"{about}</metadata>").replace("</manifest>", f"{item}</manifest>")
+    files = {"OEBPS/book.opf": package, "OEBPS/pic.jpg": picture}
+    found = read_book(epub(tmp_path / "book.epub", **files)).details
+    assert (found.year, found.language, found.genre, found.description) == ("1999", "en-GB", "Tales", "It is long.")
+    assert found.cover == picture and found.narrator == ""
+    files["OEBPS/pic.jpg"] = "<svg/>"
+    assert read_book(epub(tmp_path / "book.epub", **files)).details.cover == b"", "neither JPEG nor PNG"
+    files["OEBPS/pic.jpg"] = None
+    assert read_book(epub(tmp_path / "book.epub", **files)).details.cover == b"", "it is missing"

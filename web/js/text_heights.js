@@ -4,7 +4,7 @@ import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
 import { makeRoom } from "./graph.js"
 
-const LINES = ["scene", "pronunciations"]
+const LINES = ["scene", "pronunciations", "details"]
 const LEAST = 20 // CSS pixels: of a line
 const MOST = 100 // maximum of a line, which then scrolls
 const MAIN = 120 // of the main text in a new node

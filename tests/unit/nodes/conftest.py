@@ -199,7 +199,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     cli_args.args = types.SimpleNamespace(disable_metadata=False)
 
     io = types.SimpleNamespace(
-        **{name: socket_type(name) for name in ("Combo", "Int", "Float", "String", "Boolean", "Audio")},
+        **{name: socket_type(name) for name in ("Combo", "Int", "Float", "String", "Boolean", "Audio", "Image")},
         Autogrow=types.SimpleNamespace(Input=socket_type("Autogrow").Input, TemplateNames=Recorder),
         Custom=socket_type, Schema=Recorder, NodeOutput=Recorder, Input=object, NodeReplace=object,
         ComfyNode=type("ComfyNode", (), {"hidden": types.SimpleNamespace(unique_id="7")}),

@@ -6,6 +6,7 @@ import types
 from dataclasses import replace
 
 import pytest
+import soundfile
 import torch
 from higgs_tts.engine import SAMPLE_RATE, HiggsError, Voice
 
@@ -50,6 +51,35 @@ def test_a_text_becomes_a_folder(run):
         assert line in told
     assert run.bars[-1] == (500, 1000) and [told for told, *_ in run.server.told] == ["chapter 1 of 2, 0 s left"]
     assert {told[1:] for told in run.server.told} == {("7", "me")}
+
+
+def test_chapters_are_left_out_and_the_voice_is_the_narrator(run):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    voice = {"voice_1": replace(VOICE, name="Amber")}
+    said = run(
+        text=TEXT, voices=voice, format="m4b", leave_out="1", details="author = Ann\nyear = 2026", loudness="ACX"
+    )
+    assert said == ["Two [pause 1.5]", "And then."] and "Left out: chapter 1 (One)." in run.report
+    with av.open(str(run.folder / "Book.m4b")) as file:
+        assert [file.metadata[name] for name in ("artist", "composer", "date")] == ["Ann", "Amber", "2026"]
+    with pytest.raises(HiggsError, match="Higgs Book: leave_out has '3'"):
+        run(text=TEXT, leave_out="3")
+
+
+def test_a_picture_becomes_the_cover(run):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    pytest.importorskip("PIL.Image", reason="Pillow comes with ComfyUI")
+    run(text=TEXT, voices={"voice_1": VOICE}, format="m4b", cover=torch.rand(1, 40, 30, 3))
+    with av.open(str(run.folder / "Book.m4b")) as file:
+        (picture,) = file.streams.video
+        assert (picture.codec_context.name, picture.width, picture.height) == ("mjpeg", 30, 40)
+
+
+def test_music_lies_under_the_chapters(run):
+    music = {"waveform": torch.full((1, 2, 48000), 0.2), "sample_rate": 48000}
+    assert run(text=TEXT, voices={"voice_1": VOICE}, bed=music, lower_bed=30.0, loudness="as is")
+    wav, rate = soundfile.read(run.folder / "01 One.flac")
+    assert (rate, wav.ndim) == (24000, 1) and wav[1000] == pytest.approx(0.2, abs=0.02)
 
 
 def test_the_page_is_sent_every_file(run):

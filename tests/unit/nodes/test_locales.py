@@ -32,6 +32,8 @@ NAMES = {
     "cpu",
     "Nguyen = Win",
     "3:1, 7:2",
+    "1, 3-5",
+    "narrator = Anna",
 }  # no words
 NAMES |= {name for name, target in TARGETS.items() if target}
 ODD = re.compile(r"[|@{}]")  # special in ComfyUI's frontend, where names and tooltips are templates of vue-i18n
