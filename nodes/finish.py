@@ -46,6 +46,7 @@ def bed_inputs() -> list[io.Input]:
         widgets.number(
             CueParams,
             "lower_bed",
+            advanced=True,
             tooltip="How far the background is lowered while somebody speaks, in dB. 0 leaves it as it is.",
         ),
     ]
@@ -146,10 +147,11 @@ class Finish:
         return speech if self.bed else replace(speech, wav=wav[0])
 
     def _over_bed(self, speech: SpeechResult) -> tuple[torch.Tensor, int]:
+        dry = speech.wav.detach().float().cpu()
         if self.bed is None:
-            return speech.wav[None], SAMPLE_RATE
+            return dry[None], SAMPLE_RATE
         wav, rate = self.bed
-        spoken = resample(speech.wav.detach().float().cpu(), SAMPLE_RATE, rate)
+        spoken = resample(dry, SAMPLE_RATE, rate)
         spoken = F.pad(spoken, (0, round(AFTER * rate)))
         spans = [(chunk.start / SAMPLE_RATE, chunk.stop / SAMPLE_RATE) for chunk in speech.said]
         return spoken + Bed(wav, rate, spans, len(spoken), self.lower_bed).piece(0, len(spoken)), rate
@@ -158,9 +160,8 @@ class Finish:
         """Return sound [C, n] at the chosen loudness, and save it if the node is to. Raises HiggsError."""
         wav = self._level(wav, rate)
         if self.save_as != OFF:
-            audio = of_wave(wav.detach().float().cpu(), rate)
             tags = {"artist": self.artist} if self.artist else {}
-            self.path = save_sound(audio, self.filename_prefix, self.save_as, tags, self.hidden)
+            self.path = save_sound(of_wave(wav, rate), self.filename_prefix, self.save_as, tags, self.hidden)
             self.lines.append(f"Saved: {Path('output', self.path.relative_to(folders.output())).as_posix()}.")
         return wav
 

@@ -96,7 +96,9 @@ def operations(made: Path) -> dict[str, Operation]:
                 read_book_text(text, "Book"),
                 folder,
                 params=params,
-                settings=BookSettings(kind=kind, words=engine.words),
+                settings=BookSettings(
+                    kind=kind, words=engine.words, loudness="-16 LUFS" if kind == "flac" else "as is"
+                ),
             )
 
         return run
