@@ -195,26 +195,17 @@ class Network:
                 tensors[f"{module}.lora_B.weight"] = numbers[at : at + math.prod(shape)].view(shape).clone()
         return tensors
 
-    def prepare(self, groups: Sequence[list[TrainingRow]]) -> None:
-        """Capture the steps for the sizes of these rows, on a GPU. Clears the gradient."""
-        try:
-            for rows in groups:
-                if self._captures and not self.note:
-                    self._capture(self._filled(rows, 1.0 / self.targets(rows)))
-        except GraphError as error:
-            self._drop_graphs()
-            self.note = f"CUDA graphs are off for training, so it is slower: {str(error).strip().splitlines()[0]}."
-            log.info("Higgs TTS: %s", self.note)
-        self.grad.zero_()
-        self._report.zero_()
-
     @staticmethod
     def targets(rows: Sequence[TrainingRow]) -> int:
         """Return the number of codes that rows teach."""
         return sum(int((row.targets != IGNORED).sum()) for row in rows)
 
     def learn(self, groups: Sequence[list[TrainingRow]], rate: float, step: int) -> Losses:
-        """Take one step on rows, in groups of one size. step: from 1. Returns the losses before it."""
+        """Take one step on rows, in groups of one size. step: from 1. Returns the losses before it.
+
+        On a GPU, the first step with rows of a size captures it.
+        """
+        self._capture_new(groups)
         self.accumulate(groups)
         rates = [rate, *(1.0 / (1.0 - beta**step) for beta in _BETAS)]
         send(torch.tensor(rates), self._rates)
@@ -322,11 +313,24 @@ class Network:
             )
         return self.pool.is_private
 
+    def _capture_new(self, groups: Sequence[list[TrainingRow]]) -> None:
+        """Capture the sizes that come for the first time. The gradient is zero before and afterwards."""
+        try:
+            for rows in groups:
+                if self._captures and (rows_of(rows[0].size), rows[0].size) not in self._graphs:
+                    self._capture(self._filled(rows, 1.0 / self.targets(rows)))
+        except GraphError as error:
+            self._drop_graphs()
+            self._captures = False
+            self.note = f"CUDA graphs are off for training, so it is slower: {str(error).strip().splitlines()[0]}."
+            log.info("Higgs TTS: %s", self.note)
+        if self._captures:
+            self.grad.zero_()
+            self._report.zero_()
+
     def _capture(self, batch: Batch) -> None:
         """Capture a size's pass, and prove it: an eager gradient and a replayed one must agree bit for bit."""
         shape = tuple(batch.tokens.shape)
-        if shape in self._graphs:
-            return
         self.pool.hold_workspaces()
         stream = self.pool.capture_stream()
         with capturing(stream), torch.cuda.stream(stream), deterministic(self.device):

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from ..core.codes import BOC
-from ..prompt.builder import PromptBuilder
+from ..core.config import SamplingParams
+from ..core.sequence import Sequence
+from ..prompt.sequences import Prompts
 from ..talker.family import Family
 from ..voice.voice import Voice
 
-SIZES = tuple(range(256, 2049, 256))  # positions that rows are padded to
+SIZES = (*range(128, 1025, 128), *range(1280, 2049, 256))  # positions that rows are padded to
 POSITIONS = 1024  # of the rows that pass together, where one alone does not take more
 IGNORED = -1  # target that is not learned
 
@@ -43,15 +45,13 @@ class TrainingRow:
         return next(size for size in SIZES if len(self.tokens) <= size)
 
 
-def make_row(
-    builder: PromptBuilder, family: Family, clip: Utterance, reference: Utterance | None
-) -> TrainingRow | None:
+def make_row(prompts: Prompts, family: Family, clip: Utterance, reference: Utterance | None) -> TrainingRow | None:
     """Return the row that teaches `clip` in the voice of `reference`, or None if it is too long.
 
-    BOC is not learned, for the engine sets it. EOC is: it ends speech. Raises HiggsError as `PromptBuilder.build`.
+    BOC is not learned, for the engine sets it. EOC is: it ends speech. Raises HiggsError as `Prompts.build`.
     """
     voice = None if reference is None else Voice(reference.codes, reference.text)
-    prompt = builder.build(clip.text, voice)
+    prompt = prompt_of(prompts, clip.text, voice)
     start, columns = len(prompt), family.delay(clip.codes)
     seed = sum(len(rows) for at, rows in prompt.audio if at + len(rows) == start)  # columns that the prompt ends with
     columns = columns[seed:]
@@ -67,6 +67,10 @@ def make_row(
     targets = torch.full_like(codes, IGNORED)
     targets[start - 1 :] = columns.masked_fill(columns == BOC, IGNORED)
     return TrainingRow(tokens, codes, is_code, targets)
+
+
+def prompt_of(prompts: Prompts, text: str, voice: Voice | None) -> Sequence:
+    return prompts.build(text, voice, None, params=SamplingParams(), index=0)
 
 
 def together(rows: list[TrainingRow]) -> list[list[TrainingRow]]:
