@@ -21,7 +21,7 @@ from ..talker import build_talker
 from ..talker.low_rank import LowRank
 from ..talker.weight import Weight
 from ..talker.whole import embed, logits, whole
-from .rows import IGNORED, POSITIONS, SIZES, TrainingRow, rows_of
+from .rows import IGNORED, POSITIONS, SIZES, TrainingRow, shape_of
 
 log = logging.getLogger("higgs_tts")
 
@@ -248,8 +248,7 @@ class Network:
 
     def _filled(self, rows: list[TrainingRow], scale: float) -> Batch:
         """Put rows of one size into the batch of that size, padded with rows that teach nothing."""
-        size, books = rows[0].size, rows[0].codes.shape[1]
-        shape = rows_of(size), size
+        shape, books = shape_of(rows), rows[0].codes.shape[1]
         fresh = {
             "tokens": torch.zeros(shape, dtype=torch.int64),
             "codes": torch.zeros(*shape, books, dtype=torch.int64),
@@ -317,7 +316,7 @@ class Network:
         """Capture the sizes that come for the first time. The gradient is zero before and afterwards."""
         try:
             for rows in groups:
-                if self._captures and (rows_of(rows[0].size), rows[0].size) not in self._graphs:
+                if self._captures and shape_of(rows) not in self._graphs:
                     self._capture(self._filled(rows, 1.0 / self.targets(rows)))
         except GraphError as error:
             self._drop_graphs()
@@ -345,7 +344,17 @@ class Network:
             if not same_bits(self.grad, eager):
                 raise GraphError(f"a replayed step of {shape[0]} x {shape[1]} positions differs from an eager one")
             if self._update is None:
-                self._update = capture(self._step, stream, self._memory)
+                self._capture_update(stream)
+
+    def _capture_update(self, stream: torch.cuda.Stream) -> None:
+        """Capture AdamW's step. Libraries load its kernels in an eager one first, which changes nothing."""
+        moments = self.first.clone(), self.second.clone()
+        self.grad.zero_()
+        self._rates.zero_()
+        self._step()
+        self.first.copy_(moments[0])
+        self.second.copy_(moments[1])
+        self._update = capture(self._step, stream, self._memory)
 
     def _drop_graphs(self) -> None:
         for graph, _ in self._graphs.values():

@@ -78,11 +78,15 @@ def together(rows: list[TrainingRow]) -> list[list[TrainingRow]]:
     groups = []
     for size in sorted({row.size for row in rows}):
         own = [row for row in rows if row.size == size]
-        count = rows_of(size)
+        count = _rows_of(size)
         groups += [own[first : first + count] for first in range(0, len(own), count)]
     return groups
 
 
-def rows_of(size: int) -> int:
-    """Return the rows of a batch of this size."""
+def shape_of(rows: list[TrainingRow]) -> tuple[int, int]:
+    """Return (rows, positions) of the batch that rows of one size pass in, at least as many rows as they are."""
+    return max(len(rows), _rows_of(rows[0].size)), rows[0].size
+
+
+def _rows_of(size: int) -> int:
     return max(1, POSITIONS // size)
