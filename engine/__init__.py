@@ -61,6 +61,8 @@ from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
 from .files.portable_names import portable_parts
 from .files.whole_file import file_stamp, read_whole
+from .finetune.network import Network as TrainingNetwork
+from .finetune.rows import IGNORED, TrainingRow
 from .finetune.train import TrainProgress, TrainReport, train, training_bytes
 from .preview.join_clips import JoinedClips, NamedClip, join_clips
 from .preview.text_check import text_check, text_check_before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from ..core.config import FRAME_RATE, Adapter, EngineConfig, SamplingParams
 from ..engines.engine import Engine
 from ..prompt.chunking import estimate_seconds
 from ..speech.result import SpeechResult
+from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 from .lessons import references
 from .rows import Utterance
@@ -49,14 +50,16 @@ class Audition:
         word = max((word.strip(".,;:!?\"'()") for word in " ".join(texts).split()), key=len)
         self.texts = tuple(dict.fromkeys((word, texts[len(texts) // 2], texts[-1])))
 
-    def __call__(self, adapter: Path) -> Trial:
-        """Speak with an adapter. Opens an engine for it, and closes it."""
+    def __call__(self, adapter: Path, on_frame: Callable[[int, int], None] | None = None) -> Trial:
+        """Speak with an adapter. Opens an engine for it, and closes it. on_frame: see `Listener`."""
         speeches, endless = [], ""
         with Engine(replace(self._config, adapters=(Adapter(str(adapter)),))) as engine:
             for text in self.texts:
                 most = TOO_LONG * estimate_seconds(text) + _SPARE
                 frames = min(int(most * FRAME_RATE) + 1, SamplingParams.max_frames)
-                speech = engine.speak(text, self._voice, SamplingParams(max_frames=frames, retries=0))
+                speech = engine.speak(
+                    text, self._voice, SamplingParams(max_frames=frames, retries=0), listener=Listener(on_frame)
+                )
                 speeches.append(speech)
                 if not speech.complete and not endless:
                     endless = f"“{text}” had not ended after {speech.seconds:.1f} s"

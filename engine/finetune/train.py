@@ -62,7 +62,7 @@ class TrainProgress:
         return f"{self.stage}: step {self.step} of {self.steps}{loss}{left}"
 
 
-OnProgress = Callable[[TrainProgress], object]
+OnProgress = Callable[[TrainProgress], None]
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class _Training:
         state, trial, endless = self._state, None, ""
         while state.step < self._params.steps:
             tensors = self._learn(on_progress)
-            on_progress(self._progress("Listening"))
-            tried = self._heard(tensors)
+            self._write(self._work / _TRIED, tensors)
+            tried = self._audition(self._work / _TRIED, lambda *frames: on_progress(self._progress("Listening")))
             endless = tried.endless or endless
             state.history[-1] |= {"doubts": tried.doubts, "endless": bool(tried.endless)}
             if state.keep_best(bool(tried.endless), tried.doubts, state.history[-1]["held_out"]):
@@ -256,10 +256,6 @@ class _Training:
         rise = max(1, round(_WARM_UP * self._params.steps))
         share = (step + 1) / rise if step < rise else (self._params.steps - step) / max(1, self._params.steps - rise)
         return self._params.learning_rate * share
-
-    def _heard(self, tensors: dict[str, torch.Tensor]) -> Trial:
-        self._write(self._work / _TRIED, tensors)
-        return self._audition(self._work / _TRIED)
 
     @property
     def _alpha(self) -> float:

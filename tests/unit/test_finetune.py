@@ -45,7 +45,9 @@ def trials(monkeypatch):
     """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
     told = [Trial((), "")]
     monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(Audition, "__call__", lambda self, adapter: told.pop(0) if len(told) > 1 else told[0])
+    monkeypatch.setattr(
+        Audition, "__call__", lambda self, adapter, on_frame=None: told.pop(0) if len(told) > 1 else told[0]
+    )
     return told
 
 
@@ -193,7 +195,7 @@ def test_the_terminal_trains(clips, quick, tmp_path, capsys, monkeypatch):
         (clips / "bad.wav").unlink()
     told = capsys.readouterr()
     assert "Kept the LoRA of step 1" in told.out and str(out) in told.out
-    assert "left out: bad.wav" in told.err and "step 0 of 1" in told.err
+    assert "left out: bad.wav" in told.err and "step 1 of 1" in told.err
     assert out.is_file() and out.with_suffix(".json").is_file() and out.with_suffix(".md").is_file()
 
 
