@@ -314,18 +314,19 @@ class Network:
 
     def _capture_new(self, groups: Sequence[list[TrainingRow]]) -> None:
         """Capture the sizes that come for the first time. The gradient is zero before and afterwards."""
+        if not self._captures or all(shape_of(rows) in self._graphs for rows in groups):
+            return
         try:
             for rows in groups:
-                if self._captures and shape_of(rows) not in self._graphs:
+                if shape_of(rows) not in self._graphs:
                     self._capture(self._filled(rows, 1.0 / self.targets(rows)))
         except GraphError as error:
             self._drop_graphs()
             self._captures = False
             self.note = f"CUDA graphs are off for training, so it is slower: {str(error).strip().splitlines()[0]}."
             log.info("Higgs TTS: %s", self.note)
-        if self._captures:
-            self.grad.zero_()
-            self._report.zero_()
+        self.grad.zero_()
+        self._report.zero_()
 
     def _capture(self, batch: Batch) -> None:
         """Capture a size's pass, and prove it: an eager gradient and a replayed one must agree bit for bit."""

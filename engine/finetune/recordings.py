@@ -47,7 +47,7 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
     sounds = [path for path in files if path.suffix.lower() in SOUNDS and not path.name.startswith(".")]
     if not sounds:
         raise HiggsError(f"{place} holds no sound file. Put recordings there, such as .wav, .flac or .mp3 files.")
-    tables = {path: _read_table(path) for path in files if path.suffix.lower() == ".csv"}
+    tables = {path: read_table(path) for path in files if path.suffix.lower() == ".csv"}
     texts = {key: text for table in tables.values() for key, text in table.items()}
     recordings, refused = [], {}
     for path in sounds:
@@ -68,7 +68,7 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
     return recordings, refused
 
 
-def _read_table(path: Path) -> dict[str, str]:
+def read_table(path: Path) -> dict[str, str]:
     """Return file name or stem -> text of a CSV. Without known columns, the first and the last are taken."""
     text = _read(path).strip()
     if not text:

@@ -51,8 +51,9 @@ def read_state(path: Path, fingerprint: str) -> RunState:
         try:
             with safe_open(path, "pt") as file:
                 held = json.loads((file.metadata() or {})["state"])
-            if held["fingerprint"] == fingerprint:
-                return RunState(**held, tensors=load_file(path))
+            tensors = load_file(path)
+            if held["fingerprint"] == fingerprint and tensors.keys() == {*NUMBERS}:
+                return RunState(**held, tensors=tensors)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # damaged: begin anew
             pass
     return RunState(fingerprint)
