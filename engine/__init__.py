@@ -46,6 +46,7 @@ from .core.config import (
     SamplingParams,
     ServerConfig,
     SubtitleParams,
+    TrainParams,
     range_of,
 )
 from .core.errors import HiggsError
@@ -63,6 +64,9 @@ from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
 from .files.portable_names import portable_parts
 from .files.whole_file import file_stamp, read_whole
+from .finetune.network import Network as TrainingNetwork
+from .finetune.rows import IGNORED, TrainingRow
+from .finetune.train import TrainProgress, TrainReport, train, training_bytes
 from .preview.join_clips import JoinedClips, NamedClip, join_clips
 from .preview.text_check import text_check, text_check_before
 from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe

@@ -24,6 +24,7 @@ from . import (
     SamplingParams,
     SpeechResult,
     SubtitleParams,
+    TrainParams,
     Turn,
     Voice,
     cue_lines,
@@ -36,6 +37,7 @@ from . import (
     transcript_of,
 )
 from . import narrate as narrate_book
+from . import train as train_voice
 from .core.config import CallLimits
 from .core.optional import import_optional
 from .engines.speech_api import SpeechAPI
@@ -59,7 +61,9 @@ from .voice.clip import built_in_clip
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code. An error the user can fix is one line on stderr and code 2."""
-    commands = {command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, tiny)}
+    commands = {
+        command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, train, tiny)
+    }
     args = make_parser().parse_args(argv)
     print_any_letter()
     try:
@@ -264,6 +268,22 @@ def tiny(args: argparse.Namespace) -> int:
     with new_folder(folder) as partial:
         write_tiny(partial, args.family, seed=args.seed)
     print(folder)
+    return 0
+
+
+def train(args: argparse.Namespace) -> int:
+    params = TrainParams(args.steps, args.learning_rate, args.rank, args.seed)
+    whisper, args.whisper = args.whisper, None
+    try:
+        with book_bar() as on_progress:
+            report = train_voice(config_of(args), args.recordings, args.out, params, whisper, on_progress)
+    except KeyboardInterrupt:
+        kept = f"The best LoRA so far is {args.out}. " if args.out.exists() else ""
+        print(f"{kept}Run the same command again to continue.", file=sys.stderr)
+        raise
+    for clip, why in report.refused.items():
+        print(f"left out: {clip}: {why}", file=sys.stderr)
+    print(f"{report.note}\n" * bool(report.note) + f"{report}\n{report.out}")
     return 0
 
 

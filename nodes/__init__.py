@@ -31,6 +31,7 @@ class HiggsExtension(ComfyExtension):
         from .remote import HiggsTTSServer
         from .speak import HiggsTTSSpeak
         from .subtitles import HiggsTTSSubtitles
+        from .train import HiggsTTSTrainVoice
         from .transcribe import HiggsTTSTranscribe
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
@@ -38,7 +39,7 @@ class HiggsExtension(ComfyExtension):
         routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
         speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles, HiggsTTSBook]
-        after = [HiggsTTSLipSync, HiggsTTSTranscribe, HiggsTTSServer]
+        after = [HiggsTTSLipSync, HiggsTTSTranscribe, HiggsTTSTrainVoice, HiggsTTSServer]
         return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, *after]
 
 

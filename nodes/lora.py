@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from comfy_api.latest import io
 
@@ -10,6 +11,7 @@ from ..engine import Adapter, Engine, HiggsError
 from .comfy import types, widgets
 from .comfy.linked import check_linked
 from .comfy.node_errors import node_errors, refusal
+from .comfy.patcher import HiggsPatcher
 from .comfy.remote_model import AnyModel, ServerModel
 from .comfy.sharing import share_patchers
 from .library.lora_folders import find_lora, lora_fingerprint, loras
@@ -81,10 +83,14 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                     "a LoRA cannot be added here because the model runs on a server. Start the server with the LoRA "
                     "instead: python -m engine serve --lora FILE."
                 )
-            path = find_lora(str(name))
-            files = [*model.model.files, *lora_fingerprint(path)]  # before reading, so a later change is noticed
-            adapter = Adapter(str(path), strength, partial)
-            configs = [patcher.engine.config for patcher in (model, *model.others)]
-            engines = [Engine(replace(config, adapters=(*config.adapters, adapter))) for config in configs]
-            label = f"{model.model.label} + {path.stem} {strength:g}"
-        return io.NodeOutput(share_patchers(engines, files, label, *model.model.warnings))
+            return io.NodeOutput(with_lora(model, Adapter(str(find_lora(str(name))), strength, partial)))
+
+
+def with_lora(model: HiggsPatcher, adapter: Adapter) -> HiggsPatcher:
+    """Return a model with one more LoRA."""
+    path = Path(adapter.path)
+    files = [*model.model.files, *lora_fingerprint(path)]  # before reading, so a later change is noticed
+    configs = [patcher.engine.config for patcher in (model, *model.others)]
+    engines = [Engine(replace(config, adapters=(*config.adapters, adapter))) for config in configs]
+    label = f"{model.model.label} + {path.stem} {adapter.strength:g}"
+    return share_patchers(engines, files, label, *model.model.warnings)

@@ -40,6 +40,8 @@ from higgs_tts.engine.engines.remote import wire
 from higgs_tts.engine.files.gguf_header import read_gguf
 from higgs_tts.engine.files.json_file import read_json
 from higgs_tts.engine.files.plain_text import decode_text
+from higgs_tts.engine.finetune.recordings import read_table
+from higgs_tts.engine.finetune.run_state import read_state
 from higgs_tts.engine.prompt.card import CARD, read_card
 from higgs_tts.engine.prompt.incoming import GRANULARITIES, IncomingText
 from higgs_tts.engine.prompt.spell_out import spell_out
@@ -190,6 +192,20 @@ def _read_text(data: bytes, folder: Path):
     return _checked(warnings)
 
 
+def _read_clip_table(text: str, folder: Path):
+    (folder / "metadata.csv").write_bytes(text.encode(errors="replace"))
+    return read_table(folder / "metadata.csv")
+
+
+def _read_training_state(held: object, folder: Path):
+    """A damaged state is none, so that a training begins anew."""
+    header = json.dumps({"__metadata__": {"state": json.dumps(held)}}).encode()
+    (folder / "state.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    state = read_state(folder / "state.safetensors", "one")
+    assert state.fingerprint == "one"
+    return state.step
+
+
 def _read_cues(text: str, folder: Path):
     cue_names(text)
     return _checked(read_cues(text).warnings)
@@ -330,6 +346,13 @@ PARSERS = {
         st.binary(max_size=400)
         | st.tuples(SCRIPT, st.sampled_from(_ENCODINGS)).map(lambda one: one[0].encode(one[1], "replace")),
         _read_text,
+    ),
+    "clip table": Parser(
+        text_of("file,text\n", "a.wav", "|", "\t", ";", ",", '"', "\n", "metadata", "\\", "\0"), _read_clip_table
+    ),
+    "training state": Parser(
+        changed({"fingerprint": "one", "step": 2, "best_step": 2, "best": [0.0, 1.5], "history": [{"step": 2}]}),
+        _read_training_state,
     ),
     "subtitles": Parser(SRT, _read_cues),
     "script": Parser(SCRIPT, _read_script),

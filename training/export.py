@@ -97,7 +97,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
     _write(out / "config.json", config(shape, tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     _write(out / "tokenizer_config.json", settings)
-    _write(out / CARD, TOLD)
+    _write(out / CARD, TOLD | {"sharpness": sharpness})
     require_whole(inspect(out))
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     print(f"export: {count:,} parameters, {total / 1e6:.1f} MB in {len(paths)} files, talker {note}")

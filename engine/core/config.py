@@ -233,3 +233,13 @@ class ClipParams(_Ranged):
 
     start: float = _number(0.0, 0.0, 36000.0, step=0.1)  # seconds
     length: float = _number(0.0, 0.0, 30.0, step=0.1)  # seconds; 0: to the end
+
+
+@dataclass(frozen=True)
+class TrainParams(_Ranged):
+    """Settings of a training. 0 has the minutes of speech decide."""
+
+    steps: int = _number(0, 0, 100_000)
+    learning_rate: float = _number(0.0, 0.0, 0.1, step=1e-6)
+    rank: int = _number(16, 1, 256)
+    seed: int = _number(0, 0, 2**64 - 1)

@@ -38,6 +38,11 @@ class PrivatePool:
         self._stream: torch.cuda.Stream | None = None
         self._side: torch.cuda.Stream | None = None
 
+    @property
+    def is_private(self) -> bool:
+        """True if the allocator has private pools, and so memory that a graph may keep."""
+        return self._pool is not None
+
     @contextlib.contextmanager
     def allocate(self) -> Iterator[None]:
         """Route this thread's allocations on the pool's device into the pool."""

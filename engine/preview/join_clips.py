@@ -113,7 +113,7 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
     try:
         check_clip(clip.wav, clip.rate, MAX_CLIP_SECONDS if words else _LONGEST)
         wav, has_part = torch.as_tensor(clip.wav), False
-        cuts = [0, wav.shape[-1]] if words else _cuts(wav, clip.rate)
+        cuts = [0, wav.shape[-1]] if words else pause_cuts(wav, clip.rate)
         for start, stop in pairwise(cuts):
             if not MIN_CLIP_SECONDS <= (stop - start) / clip.rate <= MAX_CLIP_SECONDS:
                 continue
@@ -135,7 +135,7 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
         raise HiggsError(f"{clip.name}: {error}") from error
 
 
-def _cuts(wav: torch.Tensor, rate: int) -> list[int]:
+def pause_cuts(wav: torch.Tensor, rate: int) -> list[int]:
     """Return where a recording [C, S] or [S] is cut: its ends, and pauses about _WINDOW seconds apart."""
     sound = prepare_clip(wav, rate)
     size, count = len(sound), math.ceil(len(sound) / (_WINDOW * SAMPLE_RATE))

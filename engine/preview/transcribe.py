@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +56,35 @@ def size_of(folder: Path) -> int:
     return (folder / _WEIGHTS).stat().st_size
 
 
-@torch.inference_mode()
 def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
     """Transcribe a clip [C, S] or [S] of 1 to 30 seconds, in the language Whisper detects.
 
     Raises HiggsError if the clip is unsuitable, or the folder holds no complete Whisper.
     """
     check_clip(wav, sample_rate)
-    samples = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
+    with transcriber(folder, device) as hear:
+        return hear(wav, sample_rate)
+
+
+@contextlib.contextmanager
+def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Wave, int], str]]:
+    """Yield a function (clip [C, S] or [S], Hz) -> transcript. Whisper is on the device until the end.
+
+    Raises HiggsError if the folder holds no complete Whisper.
+    """
     extractor, tokenizer, model = load_whisper(folder, device)
-    try:
-        model.to(device)
+
+    @torch.inference_mode()
+    def hear(wav: Wave, sample_rate: int) -> str:
+        samples = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
         features = extractor(samples.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
         ids = model.generate(features.to(device, model.dtype))
         return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
+
+    try:
+        with torch.inference_mode():
+            model.to(device)
+        yield hear
     finally:
         drop((*model.parameters(), *model.buffers()))
         if device.type == "cuda":

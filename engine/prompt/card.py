@@ -1,13 +1,14 @@
 """Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
     {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]],
-     "chunk_seconds": 12, "spell_out": "en"}
+     "chunk_seconds": 12, "spell_out": "en", "sharpness": 3.2}
 
 languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
 one_voice: without a reference, it always speaks with the same voice. word_heads: [layer, head, lag] of attention heads
 that follow the words, see `words/heads.py`. Without it, they are looked for when they are first needed.
 chunk_seconds: longest chunks of text that it speaks without losing its place; longer text is split.
 spell_out: language in which figures, units, signs and capitals become words before it reads them, see `spell_out.py`.
+sharpness: factor by which its logits are larger than those it was trained with, which training takes back.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .tags import TAG_LIKE, TAGS, canonical_tag
 
 CARD = "higgs_tts.json"
 _SHORTEST = 2.0  # seconds of a chunk; less is not a sentence
+_SHARPEST = 100.0
 _SHOWN = 6  # maximum names in a warning
 
 
@@ -37,6 +39,7 @@ class ModelCard:
     word_heads: object = None  # as written
     chunk_seconds: float = math.inf
     spell_out: str = ""  # a key of TABLES, or empty
+    sharpness: float = 1.0
     notes: tuple[str, ...] = ()  # problems of the card itself
 
     def warnings(self, text: str) -> tuple[str, ...]:
@@ -89,8 +92,9 @@ def read_card(folder: Path) -> ModelCard:
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
     one_voice, most = held.get("one_voice") is True, _seconds(held.get("chunk_seconds"), path, notes)
+    sharpness = _sharpness(held.get("sharpness"), path, notes)
     table = _table(held.get("spell_out"), path, notes)
-    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, table, tuple(notes))
+    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, table, sharpness, tuple(notes))
 
 
 def _table(value: object, path: Path, notes: list[str]) -> str:
@@ -98,6 +102,15 @@ def _table(value: object, path: Path, notes: list[str]) -> str:
         return value or ""
     notes.append(f"{path}: spell_out must be one of {', '.join(TABLES)}, so it is ignored. Correct it.")
     return ""
+
+
+def _sharpness(value: object, path: Path, notes: list[str]) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _SHARPEST:
+        notes.append(f"{path}: sharpness must be a number up to {_SHARPEST:g}, so it is ignored. Correct it.")
+        return 1.0
+    return float(value)
 
 
 def _seconds(value: object, path: Path, notes: list[str]) -> float:

@@ -19,6 +19,7 @@ from ..core.config import (
     EngineConfig,
     SamplingParams,
     SubtitleParams,
+    TrainParams,
     range_of,
 )
 from .tiny import FAMILIES
@@ -40,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("folder", help="checkpoint folder")
     command.add_argument("out", help="a new folder")
     command.add_argument("--dtype", choices=QUANTIZED, required=True, help="format of the weights")
+    _train_parser(commands)
     command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
     command.add_argument("folder", help="a new folder")
     command.add_argument("--family", choices=FAMILIES, required=True, help="layout: Higgs Audio v2 or Higgs TTS 3")
@@ -211,6 +213,23 @@ def _bench_parser(commands):
     _model_arguments(
         command, "checkpoint folder (default: random weights in the published shapes; on a CPU, the embedded model)"
     )
+
+
+def _train_parser(commands):
+    command = commands.add_parser("train", help="train a LoRA on recordings of one voice, or continue a training")
+    help_text = "folder of clips with transcripts (.txt, .srt, .vtt or a CSV), or one recording"
+    command.add_argument("recordings", type=Path, metavar="FOLDER", help=help_text)
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="LORA.safetensors|FOLDER", help="LoRA to write, in PEFT's format"
+    )
+    _number_argument(command, TrainParams, "steps", "optimiser steps; 0: by the minutes of speech")
+    _number_argument(command, TrainParams, "learning_rate", "highest learning rate; 0: by the minutes of speech")
+    _number_argument(command, TrainParams, "rank", "rank of the LoRA; a higher one learns more and takes more memory")
+    _number_argument(command, TrainParams, "seed", "another seed gives another training")
+    help_text = "Whisper folder in transformers' format, which writes down clips without a transcript"
+    command.add_argument("--whisper", type=Path, metavar="DIR", help=help_text)
+    command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")
+    _model_arguments(command)
 
 
 def _serve_parser(commands):

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from ..book.report import BookProgress
 from ..dubbing.speak import CueSpeech
+from ..finetune.train import TrainProgress
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 
@@ -48,12 +49,12 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
 
 
 @contextlib.contextmanager
-def book_bar() -> Iterator[Callable[[BookProgress], None]]:
-    """Yield a callback that shows a book's progress and the time left on stderr."""
+def book_bar() -> Iterator[Callable[[BookProgress | TrainProgress], None]]:
+    """Yield a callback that shows the progress of a book or a training, and the time left, on stderr."""
     line = "{desc}, {percentage:.0f} %"
     with _bar(line, desc="starting", total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
 
-        def on_progress(progress: BookProgress) -> None:
+        def on_progress(progress: BookProgress | TrainProgress) -> None:
             bar.set_description_str(str(progress), refresh=False)
             bar.update(round(1000 * progress.share) - bar.n)
 

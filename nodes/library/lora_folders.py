@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...engine import ADAPTER_SETTINGS, adapter_files, file_stamp
+from ...engine import ADAPTER_SETTINGS, HiggsError, adapter_files, file_stamp, portable_parts
 from ..comfy import folders
 from .saved_names import as_name, the_one
 
@@ -38,6 +38,15 @@ def find_lora(name: str) -> Path:
         "press R to refresh the list."
     )
     return known[the_one(known, name, "LoRA", missing)]
+
+
+def lora_target(name: str) -> Path:
+    """Return the file in models/loras for a LoRA to be trained. Raises HiggsError if the name leads elsewhere."""
+    parts = portable_parts(name.strip().removesuffix(".safetensors"))
+    if not parts:
+        raise HiggsError(f"name is {name[:80]!r}, which is not a file name. Use letters and digits.")
+    roots = folders.registered(FOLDER) or [folders.below_models(FOLDER)]
+    return roots[0].joinpath(*parts[:-1], f"{parts[-1]}.safetensors")
 
 
 def lora_fingerprint(path: Path) -> list[list]:

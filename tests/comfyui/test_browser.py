@@ -28,6 +28,7 @@ NODES = [
     "HiggsTTSBook",
     "HiggsTTSLipSync",
     "HiggsTTSTranscribe",
+    "HiggsTTSTrainVoice",
     "HiggsTTSServer",
 ]
 

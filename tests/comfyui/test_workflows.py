@@ -24,6 +24,7 @@ NODES = [
     *SPEAKING,
     "HiggsTTSLipSync",
     "HiggsTTSTranscribe",
+    "HiggsTTSTrainVoice",
     "HiggsTTSServer",
 ]
 

@@ -20,7 +20,7 @@ TIERS = [
     {"preview", "speech"},
     {"words"},
     {"book", "engines"},
-    {"dubbing", "serve"},
+    {"dubbing", "finetune", "serve"},
     {"__init__", "tools"},
     {"terminal"},
     {"__main__"},

@@ -57,6 +57,7 @@ def test_tags_are_not_read_as_text_of_a_language(tmp_path):
         (b'{"languages": "en"}', "languages"),
         (b'{"tags": [1]}', "tags"),
         (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy"),
+        (b'{"sharpness": 0}', "sharpness must be a number up to 100"),
     ],
 )
 def test_a_bad_card_is_noted_and_the_model_loads(tmp_path, content, says):
@@ -77,7 +78,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path):
 
 def test_the_embedded_checkpoint_has_a_card():
     held = read_card(EMBEDDED)
-    assert held.languages == ("en",) and not held.notes and list(held.tags) == LEARNED
+    assert held.languages == ("en",) and held.sharpness == 3.2 and not held.notes and list(held.tags) == LEARNED
     assert len(held.tags) == 6 and all("pause" in tag or "speed" in tag for tag in held.tags)
     report = examine(EMBEDDED)
     assert "English" in report.speaks and "6 of 43" in report.speaks and report.speaks in report.as_text()

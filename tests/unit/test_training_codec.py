@@ -137,7 +137,7 @@ def test_the_export_contains_the_running_sums(talker, folder, tmp_path, older):
     trained = load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in trained.items() if not (older and name in sums)}
     save_file(kept, codec / "model.safetensors")
-    export.export(talker, codec, tmp_path / "whole", 2.0)
+    export.export(talker, codec, tmp_path / "whole", 3.2)
     assert (tmp_path / "whole" / CARD).read_bytes() == (EMBEDDED / CARD).read_bytes()
     whole = open_folder(tmp_path / "whole").under(V3_CODEC)
     assert set(whole.shapes) == set(trained)

@@ -49,10 +49,11 @@ def test_node_ids_stay_those_of_shared_workflows(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
-        "HiggsTTSLipSync", "HiggsTTSTranscribe", "HiggsTTSServer",
+        "HiggsTTSLipSync", "HiggsTTSTranscribe", "HiggsTTSTrainVoice", "HiggsTTSServer",
     ]  # fmt: skip
     ends = {node for node, schema in schemas.items() if getattr(schema, "is_output_node", False)}
-    assert ends == {f"HiggsTTS{name}" for name in ("Speak", "Dialogue", "Lines", "Subtitles", "Book", "SaveVoice")}
+    ending = ("Speak", "Dialogue", "Lines", "Subtitles", "Book", "SaveVoice", "TrainVoice")
+    assert ends == {f"HiggsTTS{name}" for name in ending}
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
         assert all(socket.tooltip for socket in [*schema.inputs, *schema.outputs])
@@ -142,12 +143,12 @@ def test_linked_names_are_not_validated_before_the_run(comfy):
 def test_an_input_error_is_reported_once(comfy):
     """ComfyUI repeats a sentence of `validate_inputs` for each input that it names, but for growing sockets.
 
-    Lines and Book name several, and raise their errors.
+    Lines, Book and Train Voice name several, and raise their errors.
     """
     for node in node_list():
         if check := vars(node).get("validate_inputs"):
             names = inspect.getfullargspec(check.__func__).args
-            is_raised = node.__name__ in ("HiggsTTSLines", "HiggsTTSBook")
+            is_raised = node.__name__ in ("HiggsTTSLines", "HiggsTTSBook", "HiggsTTSTrainVoice")
             assert (len({*names} - {"cls", "voices"}) == 1) != is_raised, node
 
 

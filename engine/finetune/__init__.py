@@ -1,0 +1,1 @@
+"""Training of LoRA adapters on clips of a voice."""

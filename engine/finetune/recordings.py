@@ -1,0 +1,122 @@
+"""Recordings of a voice in a folder, and the transcripts that lie beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from ..core.errors import HiggsError, shown_name
+from ..files.plain_text import read_plain_text
+from ..prompt.cues import CueTurns, read_cues
+from ..voice.clip import CLIP_SUFFIXES, FILM_SUFFIXES, transcript_of
+
+SOUNDS = (*CLIP_SUFFIXES, *FILM_SUFFIXES)
+_SUBTITLES = (".srt", ".vtt")
+_FILE_COLUMNS = ("file", "file_name", "audio", "audio_file", "path", "wav", "id", "name", "clip")
+_TEXT_COLUMNS = ("text", "transcript", "transcription", "sentence", "normalized_text")
+_DELIMITERS = ("|", "\t", ";", ",")
+_LONGEST, _GAP, _MARGIN = 12.0, 1.0, 0.1  # seconds of cues joined to a clip, between two of them, and around a clip
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A clip to learn: a sound file or part of one. text: empty if nobody has written it down.
+
+    span: (start, stop) in seconds, or None for all of the file.
+    """
+
+    name: str  # for messages
+    path: Path
+    text: str = ""
+    span: tuple[float, float] | None = None
+
+
+def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
+    """Return the clips in a folder and its subfolders, or in one file, and file -> why it is left out.
+
+    A clip's words are in a table (metadata.csv of LJSpeech, or any CSV with columns such as file and text), in a .txt
+    beside it, or in an .srt or .vtt beside it, by whose cues the file is cut. Raises HiggsError if there is no sound
+    file, or a table or text cannot be read.
+    """
+    if not place.exists():
+        raise HiggsError(f"{place} does not exist. Give a folder with recordings of one voice, or one sound file.")
+    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    sounds = [path for path in files if path.suffix.lower() in SOUNDS and not path.name.startswith(".")]
+    if not sounds:
+        raise HiggsError(f"{place} holds no sound file. Put recordings there, such as .wav, .flac or .mp3 files.")
+    tables = {path: read_table(path) for path in files if path.suffix.lower() == ".csv"}
+    texts = {key: text for table in tables.values() for key, text in table.items()}
+    recordings, refused = [], {}
+    for path in sounds:
+        name = str(path.relative_to(place)) if place.is_dir() else path.name
+        text = texts.get(path.name) or texts.get(path.stem) or transcript_of(path)[0]
+        subtitles = next((file for end in _SUBTITLES if (file := path.with_suffix(end)).is_file()), None)
+        if text or subtitles is None:
+            recordings.append(Recording(name, path, " ".join(text.split())))
+            continue
+        try:
+            recordings += _by_cues(name, path, subtitles)
+        except HiggsError as error:
+            refused[name] = f"{subtitles.name}: {error}"
+    known = {key for path in sounds for key in (path.name, path.stem)}
+    for table, held in tables.items():
+        if missing := [key for key in held if key not in known]:
+            refused[table.name] = f"{len(missing)} of its rows name no sound file here: {shown_name(missing[0])}"
+    return recordings, refused
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """Return file name or stem -> text of a CSV. Without known columns, the first and the last are taken."""
+    text = _read(path).strip()
+    if not text:
+        return {}
+    first = text.splitlines()[0]
+    delimiter = next((sign for sign in _DELIMITERS if sign in first), ",")
+    quoting = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL  # LJSpeech has quotes in its texts
+    try:
+        rows = list(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)))
+    except csv.Error as error:
+        raise HiggsError(f"{path} cannot be read as CSV ({error}). Save it again as CSV in UTF-8.") from error
+    names = [cell.strip().lower() for cell in rows[0]]
+    files = [at for at, name in enumerate(names) if name in _FILE_COLUMNS]
+    texts = [at for at, name in enumerate(names) if name in _TEXT_COLUMNS]
+    if not (files and texts):
+        if len(names) < 2:
+            raise HiggsError(f"{path} has one column. Give it the columns file and text.")
+        return {_key(row[0]): next(filter(None, map(str.strip, row[:0:-1])), "") for row in rows if len(row) > 1}
+    last = max(files[0], texts[-1])
+    return {_key(row[files[0]]): row[texts[-1]].strip() for row in rows[1:] if len(row) > last}
+
+
+def _key(cell: str) -> str:
+    return cell.strip().replace("\\", "/").rpartition("/")[2]
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_plain_text(path)[0]
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Save it again.") from error
+
+
+def _by_cues(name: str, path: Path, subtitles: Path) -> list[Recording]:
+    """Cut a recording by its subtitles. Cues that follow each other are joined."""
+    sheet = read_cues(_read(subtitles), anyone=True)
+    if len(sheet.speakers) > 1:
+        raise HiggsError(f"it has several speakers: {', '.join(map(shown_name, sheet.speakers[:3]))}. Keep one's cues.")
+    cues = [cue for cue in sheet.cues if cue.turns]
+    groups: list[list[CueTurns]] = [[cue] for cue in cues[:1]]
+    for before, cue in pairwise(cues):
+        if cue.start - before.stop <= _GAP and cue.stop - groups[-1][0].start <= _LONGEST:
+            groups[-1].append(cue)
+        else:
+            groups.append([cue])
+    found = []
+    for group in groups:
+        start, stop = max(0.0, group[0].start - _MARGIN), group[-1].stop + _MARGIN
+        text = " ".join(turn.text for cue in group for turn in cue.turns)
+        found.append(Recording(f"{name} at {start:.1f} s", path, " ".join(text.split()), (start, stop)))
+    return found

@@ -1,0 +1,59 @@
+"""State of a training between two trials, from which the next run goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+
+from ..files.file_list import write_file
+
+NUMBERS = ("numbers", "first", "second")
+
+
+@dataclass
+class RunState:
+    """Steps done, the adapter's numbers and AdamW's moments after them, and what was heard so far.
+
+    best: (doubts, held-out loss) of the adapter that was kept, empty if none was. history: one entry per trial, with
+    its step, losses, doubts, and whether a text did not end.
+    """
+
+    fingerprint: str
+    step: int = 0
+    best_step: int = 0
+    best: list[float] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # NUMBERS -> fp32 on the host; empty at the start
+
+    def keep_best(self, endless: bool, doubts: int, held_out: float) -> bool:
+        """Note the trial after the last step as the best one, if it is: few doubts first, then a low loss."""
+        rank = [float(doubts), held_out]
+        if endless or (self.best and rank >= self.best):
+            return False
+        self.best, self.best_step = rank, self.step
+        return True
+
+    def write(self, path: Path) -> None:
+        """Write the state. Raises HiggsError if that fails."""
+        held = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "tensors"}
+        write_file(path, safetensors_bytes(self.tensors, {"state": json.dumps(held)}))
+
+
+def read_state(path: Path, fingerprint: str) -> RunState:
+    """Return the state in a file, or a new one if there is none of this training."""
+    if path.is_file():
+        try:
+            with safe_open(path, "pt") as file:
+                held = json.loads((file.metadata() or {})["state"])
+            tensors = load_file(path)
+            if held["fingerprint"] == fingerprint and tensors.keys() == {*NUMBERS}:
+                return RunState(**held, tensors=tensors)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # damaged: begin anew
+            pass
+    return RunState(fingerprint)

@@ -1,0 +1,281 @@
+"""Training of an adapter, from a folder of clips to its file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..core.config import FRAME_RATE, EngineConfig, TrainParams
+from ..core.errors import HiggsError, few
+from ..engines.engine import Engine
+from ..files.file_list import sole_writer
+from ..speech.result import duration
+from ..talker import FAMILIES
+from . import lessons
+from .adapter_writer import check_place, write_adapter
+from .audition import Audition, Trial
+from .lessons import Lessons, fits
+from .network import Network, planned_bytes
+from .recordings import find_recordings
+from .rows import Utterance
+from .run_state import NUMBERS, read_state
+from .utterances import utterances_of
+
+LEAST_MINUTES, LEAST_CLIPS = 2.0, 4  # four minutes were already too few for 1,400 steps of VoxCPM's recipe
+# Minutes of speech up to which a row holds, passes over the clips and learning rate, after Higgs Audio TTS Easy GUI's
+# recipes for Higgs TTS 3. A narrower model needs larger steps: the embedded one, 512 wide, learned well at 5e-4.
+RECIPES = ((8.0, 18, 1e-5), (30.0, 15, 1.5e-5), (90.0, 10, 2e-5), (math.inf, 6, 2e-5))
+_WIDTH = 2560  # of the model that the rates are for
+_FEWEST, _MOST = 300, 2500  # steps
+_WARM_UP = 0.03  # share of the steps over which the rate rises
+TRIALS, APART = 6, 20  # times that texts are spoken, and the fewest steps between two
+_SHIFTS = (0, -2, -1, 1, 2)  # positions
+_CODES, _STATE, _TRIED = "codes.safetensors", "state.safetensors", "tried.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where a training is. steps: 0 while clips are read. loss: nats per code; seconds: about, left."""
+
+    stage: str
+    step: int = 0
+    steps: int = 0
+    loss: float = math.nan
+    seconds: float = math.nan
+
+    @property
+    def share(self) -> float:
+        """Part of the steps that is done, 0 to 1."""
+        return self.step / self.steps if self.steps else 0.0
+
+    def __str__(self) -> str:
+        if not self.steps:
+            return self.stage
+        loss = "" if math.isnan(self.loss) else f", loss {self.loss:.2f}"
+        left = "" if math.isnan(self.seconds) else f", {duration(self.seconds)} left"
+        return f"{self.stage}: step {self.step} of {self.steps}{loss}{left}"
+
+
+OnProgress = Callable[[TrainProgress], None]
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """A finished training. refused: clip -> why it was left out. history: see `RunState`. note: of the network."""
+
+    out: Path
+    speech: str
+    refused: dict[str, str]
+    best_step: int
+    history: list[dict[str, float]]
+    trial: Trial
+    note: str = ""
+
+    def __str__(self) -> str:
+        doubts = self.trial.doubts
+        words = "All words of the trial are right." if not doubts else f"The trial has {doubts} doubtful words."
+        return f"Trained on {self.speech}. Kept the LoRA of step {self.best_step}. {words}"
+
+
+def train(
+    config: EngineConfig,
+    place: Path,
+    out: Path,
+    params: TrainParams = TrainParams(),  # noqa: B008 - it is immutable
+    whisper: Path | None = None,
+    on_progress: OnProgress = lambda progress: None,
+) -> TrainReport:
+    """Train a LoRA on the clips in `place`, and write it to `out`, a .safetensors file or a folder.
+
+    The best LoRA so far is there from the first trial on, so a run that is stopped keeps it. The same call then goes on
+    after the last trial, to the same weights.
+
+    Args:
+        config: The model. Its device and dtype are those of the training.
+        place: A folder of clips, or one recording. See `find_recordings`.
+        out: The LoRA's place. A folder beside it, ending in .training, keeps the clips' codes and the state.
+        params: Settings. See `TrainParams`.
+        whisper: Whisper's folder, for clips without a transcript.
+        on_progress: Called before each clip and step. May raise to stop.
+
+    Raises:
+        HiggsError: there are too few usable clips, the model does not understand them, no LoRA stops speaking in time,
+            or a file cannot be written.
+    """
+    if config.adapters:
+        raise HiggsError("A LoRA is trained on the model itself. Remove the other LoRAs from it first.")
+    check_place(out)
+    work = out.with_name(f"{out.stem}.training")
+    with torch.inference_mode(False), sole_writer(work, ".lock"):
+        engine = Engine(config)
+        heard = learnable(engine, place, work, whisper, on_progress)
+        return _Training(engine, *heard, params, out, work).run(on_progress)
+
+
+def training_bytes(config: EngineConfig, rank: int = TrainParams.rank) -> int:
+    """Return about the bytes that a training takes on its device. Raises HiggsError like `Engine`."""
+    engine = Engine(config)
+    return planned_bytes(engine.checkpoint, engine.config, engine.device, engine.dtype, rank)
+
+
+def learnable(
+    engine: Engine, place: Path, work: Path, whisper: Path | None, on_progress: OnProgress
+) -> tuple[list[Utterance], dict[str, str]]:
+    """Return the clips that can be learned, and clip -> why it cannot."""
+
+    def on_clip(done: int, count: int) -> None:
+        on_progress(TrainProgress(f"Reading clip {done + 1} of {count}"))
+
+    recordings, refused = find_recordings(place)
+    codec = engine.checkpoint.codec
+    heard = utterances_of(recordings, codec, engine.device, work / _CODES, whisper, on_clip)
+    refused |= heard.refused
+    utterances = []
+    for one in heard.utterances:
+        try:
+            why = fits(engine.planner.prompts, FAMILIES[engine.family], one)
+        except HiggsError as error:
+            why = str(error)
+        if why:
+            refused[one.name] = why
+        else:
+            utterances.append(one)
+    if _minutes(utterances) < LEAST_MINUTES or len(utterances) < LEAST_CLIPS:
+        left_out = few((f"{name}: {why}" for name, why in refused.items()), most=5)
+        raise HiggsError(
+            f"{place} has {_minutes(utterances):.1f} minutes of usable speech in {len(utterances)} clips. A LoRA needs "
+            f"{LEAST_MINUTES:g} minutes in {LEAST_CLIPS} clips at least, and becomes good from about 10 minutes on. "
+            f"With less, clone the voice instead. {' '.join(left_out)}".rstrip()
+        )
+    return utterances, refused
+
+
+def _minutes(utterances: list[Utterance]) -> float:
+    return sum(len(one.codes) for one in utterances) / FRAME_RATE / 60
+
+
+class _Training:
+    """One training: its settings, its state, and the turns of learning and listening."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        utterances: list[Utterance],
+        refused: dict[str, str],
+        params: TrainParams,
+        out: Path,
+        work: Path,
+    ):
+        self._engine, self._refused, self._out, self._work = engine, refused, out, work
+        self._lessons = Lessons(engine.planner.prompts, FAMILIES[engine.family], utterances, params.seed)
+        minutes = _minutes(utterances)
+        _, passes, rate = next(row for row in RECIPES if minutes < row[0])
+        steps = min(max(round(passes * len(self._lessons.learned) / lessons.ROWS), _FEWEST), _MOST)
+        rate *= (_WIDTH / engine.checkpoint.config.hidden) ** 2
+        self._params = replace(params, steps=params.steps or steps, learning_rate=params.learning_rate or rate)
+        self._every = max(APART, math.ceil(self._params.steps / TRIALS))
+        self._speech = f"{minutes:.1f} minutes of speech in {len(utterances)} clips"
+        digest = hashlib.sha256(f"{engine.fingerprint} {self._params}".encode())
+        for one in utterances:
+            digest.update(f"\n{one.text}\n".encode() + one.codes.numpy().tobytes())
+        self._state = read_state(work / _STATE, digest.hexdigest())
+        self._audition = Audition(engine.config, self._lessons.learned, self._lessons.held_out)
+        self._begun, self._began = time.monotonic(), self._state.step
+        self._note = ""
+
+    def run(self, on_progress: OnProgress) -> TrainReport:
+        """Learn and listen by turns, from the last state on."""
+        state, trial, endless = self._state, None, ""
+        while state.step < self._params.steps:
+            tensors = self._learn(on_progress)
+            self._write(self._work / _TRIED, tensors)
+            tried = self._audition(self._work / _TRIED, lambda *frames: on_progress(self._progress("Listening")))
+            endless = tried.endless or endless
+            state.history[-1] |= {"doubts": tried.doubts, "endless": bool(tried.endless)}
+            if state.keep_best(bool(tried.endless), tried.doubts, state.history[-1]["held_out"]):
+                trial = tried
+                self._write(self._out, tensors)
+            state.write(self._work / _STATE)
+        if not state.best_step:
+            raise HiggsError(
+                f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the transcripts "
+                "are those of the clips, or choose a lower learning rate."
+            )
+        trial = trial or self._audition(self._out)
+        return TrainReport(self._out, self._speech, self._refused, state.best_step, state.history, trial, self._note)
+
+    def _learn(self, on_progress: OnProgress) -> dict[str, torch.Tensor]:
+        """Learn until the next trial. Returns the adapter's tensors. Leaves nothing on the device."""
+        state, engine, params = self._state, self._engine, self._params
+        vocabulary, sharpness = self._lessons.vocabulary(), engine.planner.card.sharpness
+        given = engine.checkpoint, engine.config, engine.device, engine.dtype, vocabulary
+        with Network(*given, params.rank, self._alpha, sharpness) as network:
+            if state.tensors:
+                network.restore(*(state.tensors[name] for name in NUMBERS))
+            else:
+                network.start(params.seed)
+                self._check_shift(network)
+            losses, stop = [], min(params.steps, state.step + self._every)
+            while state.step < stop:
+                on_progress(self._progress("Learning", losses[-1].codes if losses else math.nan))
+                losses.append(network.learn(self._lessons.step(state.step), self._rate(state.step), state.step + 1))
+                state.step += 1
+            test = network.losses(self._lessons.test())
+            state.history.append(
+                {
+                    "step": state.step,
+                    "loss": sum(one.codes for one in losses) / len(losses),
+                    "ends": sum(one.ends for one in losses) / len(losses),
+                    "held_out": test.codes,
+                    "held_out_ends": test.ends,
+                }
+            )
+            state.tensors = {name: getattr(network, name).cpu().clone() for name in NUMBERS}
+            self._note = network.note
+            return network.adapter(state.tensors["numbers"])
+
+    def _check_shift(self, network: Network) -> None:
+        """Raise HiggsError unless the untouched model expects the clips' codes where they are."""
+        means = [network.shifted(rows, _SHIFTS) for rows in self._lessons.test()]
+        totals = [sum(each) for each in zip(*means, strict=True)]
+        if min(totals) < totals[0]:
+            best = _SHIFTS[totals.index(min(totals))]
+            raise HiggsError(
+                f"The model expects these clips' codes {abs(best)} positions {'later' if best > 0 else 'earlier'} than "
+                "they are, so it was made with another layout of codes or another codec. Choose the published model."
+            )
+
+    def _rate(self, step: int) -> float:
+        """Return the learning rate: it rises, then falls to zero."""
+        rise = max(1, round(_WARM_UP * self._params.steps))
+        share = (step + 1) / rise if step < rise else (self._params.steps - step) / max(1, self._params.steps - rise)
+        return self._params.learning_rate * share
+
+    @property
+    def _alpha(self) -> float:
+        return 2.0 * self._params.rank
+
+    def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        params, last = self._params, self._state.history[-1]
+        card = {
+            "made from": f"{self._speech}, {len(self._lessons.held_out)} of them held out",
+            "steps": f"{last['step']} of {params.steps}, {lessons.ROWS} clips each",
+            "learning rate": f"{params.learning_rate:.2g}",
+            "rank, alpha": f"{params.rank}, {self._alpha:g}",
+            "seed": params.seed,
+            "weights while training": self._engine.config.dtype,
+            "loss of learned clips, of held-out ones": f"{last['loss']:.3f}, {last['held_out']:.3f}",
+            "doubtful words in three texts": last.get("doubts", ""),
+        }
+        write_adapter(path, tensors, params.rank, self._alpha, self._engine.planner.model, card)
+
+    def _progress(self, stage: str, loss: float = math.nan) -> TrainProgress:
+        done, steps = self._state.step - self._began, self._params.steps
+        seconds = (time.monotonic() - self._begun) / done * (steps - self._state.step) if done else math.nan
+        return TrainProgress(stage, self._state.step, steps, loss, seconds)

@@ -1,0 +1,95 @@
+"""Differentiable pass over whole sequences, for training. It computes what `fill` in prefill.py does, without a cache.
+
+All rows have one length and are padded at the end, so every shape is fixed, and a causal position never sees padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from .config import ModelConfig
+from .layers import Layer
+from .low_rank import LowRank, product
+from .prefill import Tables
+from .weight import Weight
+
+Changes = Mapping[Weight, LowRank]
+
+
+def embed(
+    talker: Tables, text: torch.Tensor, tokens: torch.Tensor, codes: torch.Tensor, is_code: torch.Tensor
+) -> torch.Tensor:
+    """Embed rows: tokens [B, T], rows of `text` [n, H], or where is_code [B, T] the codes [B, T, K] -> [B, T, H]."""
+    spoken = talker.embed_codes[codes + talker.offsets].sum(2)
+    return torch.where(is_code[..., None], spoken, text[tokens])
+
+
+def whole(talker: Tables, x: torch.Tensor, is_code: torch.Tensor, changes: Changes, recompute: bool) -> torch.Tensor:
+    """Compute the last hidden states of embedded rows x [B, T, H] -> [B, T, H].
+
+    is_code: [B, T] bool, positions that are codes. recompute: keep only each layer's input for the backward pass.
+    """
+    tables = talker.cos[: x.shape[1]], talker.sin[: x.shape[1]]
+    kinds = is_code[..., None] if talker.family.dual_ffn else None
+    for layer in talker.layers:
+        given = talker.config, layer, changes, x, kinds, tables
+        if recompute:
+            x = checkpoint(_block, *given, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
+        else:
+            x = _block(*given)
+    return x
+
+
+def logits(talker: Tables, hidden: torch.Tensor, norm: torch.Tensor, head: Weight) -> torch.Tensor:
+    """Compute logits: last hidden states [B, T, H] -> [B * T, K, V] fp32."""
+    normed = F.rms_norm(hidden, hidden.shape[-1:], norm, talker.config.norm_eps)
+    return product(normed.flatten(0, 1), head).view(-1, talker.config.codebooks, talker.config.code_vocab).float()
+
+
+def _block(
+    config: ModelConfig,
+    layer: Layer,
+    changes: Changes,
+    x: torch.Tensor,
+    kinds: torch.Tensor | None,
+    tables: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Compute one layer: x [B, T, H] -> [B, T, H]. kinds: [B, T, 1], True for codes; None with one expert."""
+
+    def times(rows: torch.Tensor, weight: Weight) -> torch.Tensor:
+        return product(rows, weight, changes.get(weight))
+
+    def normed(rows: torch.Tensor, text: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
+        if kinds is None:
+            return F.rms_norm(rows, rows.shape[-1:], text, config.norm_eps)
+        return F.rms_norm(rows, rows.shape[-1:], None, config.norm_eps) * torch.where(kinds, code, text)
+
+    batch, length, hidden = x.shape
+    total = config.heads + config.kv_heads
+    h = normed(x, layer.text.attn_norm, layer.code.attn_norm).flatten(0, 1)
+    split = times(h, layer.qkv).view(batch, length, -1, config.head_dim)
+    qk = split[:, :, :total]
+    if layer.qk_norm is not None:
+        qk = F.rms_norm(qk, qk.shape[-1:], None, config.norm_eps) * layer.qk_norm
+    q, k = _rotated(qk, *tables).transpose(1, 2).split([config.heads, config.kv_heads], 1)
+    v = split[:, :, total:].transpose(1, 2)
+    group = config.heads // config.kv_heads
+    k, v = (one[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for one in (k, v))
+    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    x = x + times(attended.transpose(1, 2).reshape(batch * length, -1), layer.out).view_as(x)
+    h = normed(x, layer.text.mlp_norm, layer.code.mlp_norm).flatten(0, 1)
+    outs = []
+    for expert in (layer.text,) if kinds is None else (layer.text, layer.code):
+        gate, up = times(h, expert.gate_up).chunk(2, 1)
+        outs.append(times(F.silu(gate) * up, expert.down).view(batch, length, hidden))
+    return x + (outs[0] if kinds is None else torch.where(kinds, outs[1], outs[0]))
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate x [B, T, heads, D] by tables [T, D], as ops/rope.py does."""
+    low, high = x.chunk(2, -1)
+    return x * cos[:, None] + torch.cat([-high, low], -1) * sin[:, None]

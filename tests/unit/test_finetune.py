@@ -1,0 +1,205 @@
+"""Training from a folder of clips to a LoRA that speaks: resuming, what is kept, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Adapter, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import train as train_voice
+from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.core.config import TrainParams
+from higgs_tts.engine.finetune import lessons, train
+from higgs_tts.engine.finetune.audition import Audition, Trial
+from higgs_tts.engine.finetune.network import Network
+from higgs_tts.engine.finetune.rows import Utterance, make_row
+from higgs_tts.engine.finetune.run_state import RunState
+from higgs_tts.engine.talker import FAMILIES
+from safetensors.torch import load_file
+
+PARAMS = TrainParams(steps=4, learning_rate=1e-3, rank=2)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Six clips of two to three seconds, with their words."""
+    folder = tmp_path_factory.mktemp("clips")
+    for name in ("amber", "nora", "ruth", "sky", "jack", "marcus"):
+        shutil.copy(BUILT_IN_CLIPS / f"{name}.flac", folder)
+        shutil.copy(BUILT_IN_CLIPS / f"{name}.txt", folder)
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Trainings of few clips, with small steps and a trial every second one."""
+    monkeypatch.setattr(train, "LEAST_MINUTES", 0.1)
+    monkeypatch.setattr(train, "TRIALS", 2)
+    monkeypatch.setattr(train, "APART", 1)
+    monkeypatch.setattr(lessons, "ROWS", 2)
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
+    told = [Trial((), "")]
+    monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(
+        Audition, "__call__", lambda self, adapter, on_frame=None: told.pop(0) if len(told) > 1 else told[0]
+    )
+    return told
+
+
+def config(folder, **given):
+    return EngineConfig(str(folder), device="cpu", **given)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(step):
+    def on_progress(progress):
+        if progress.step == step and progress.stage == "Learning":
+            raise Stopped
+
+    return on_progress
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_run_that_goes_on_gives_the_weights_of_one_that_was_never_stopped(
+    written, clips, quick, trials, tmp_path, family
+):
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    train_voice(config(written[family]), clips, one, PARAMS)
+    with pytest.raises(Stopped):
+        train_voice(config(written[family]), clips, two, PARAMS, on_progress=stop_at(3))
+    assert two.is_file()  # the best so far
+    report = train_voice(config(written[family]), clips, two, PARAMS)
+    assert [entry["step"] for entry in report.history] == [2, 4]
+    ours, theirs = (load_file(tmp_path / f"{name}.training" / "state.safetensors") for name in ("one", "two"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = load_file(one), load_file(two)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    stage = "Reading clip 1 of 6"
+    stages = []
+    again = train_voice(config(written[family]), clips, two, PARAMS, on_progress=lambda one: stages.append(one.stage))
+    assert again.best_step == report.best_step and stages[0] == stage and "Learning" not in stages
+
+
+def test_other_settings_begin_anew(written, clips, quick, trials, tmp_path):
+    out = tmp_path / "voice.safetensors"
+    first = train_voice(config(written["v3"]), clips, out, PARAMS)
+    other = train_voice(config(written["v3"]), clips, out, dataclasses.replace(PARAMS, seed=1))
+    assert len(other.history) == 2 and other.history != first.history
+    (tmp_path / "voice.training" / "state.safetensors").write_bytes(b"damaged")
+    assert train_voice(config(written["v3"]), clips, out, PARAMS).history == first.history
+
+
+def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written, clips, quick, trials, tmp_path):
+    out = tmp_path / "voice.safetensors"
+    bad, good = Trial((), ""), Trial((), "“Hello” had not ended after 5.0 s")
+    trials[:] = [bad, good]
+    assert train_voice(config(written["v3"]), clips, out, PARAMS).best_step == 2
+    state = RunState("x", step=1)
+    assert state.keep_best(False, 3, 2.0) and not state.keep_best(True, 0, 1.0)
+    assert state.keep_best(False, 3, 1.9) and not state.keep_best(False, 4, 1.0) and state.keep_best(False, 2, 5.0)
+    trials[:] = [good]
+    with pytest.raises(HiggsError, match=r"No LoRA was kept.*“Hello” had not ended"):
+        train_voice(config(written["v3"]), clips, tmp_path / "other.safetensors", PARAMS)
+    assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path):
+    """Random weights expect them nowhere."""
+    with pytest.raises(HiggsError, match="expects these clips' codes 1 positions later"):
+        train_voice(config(written["v3"]), clips, tmp_path / "voice.safetensors", PARAMS)
+    with Engine(config(EMBEDDED)) as engine:  # the embedded one expects them where they are
+        one = engine.speak("Good morning.", params=SamplingParams(max_frames=60)).codes
+    made = Engine(config(EMBEDDED))
+    row = make_row(made.planner.prompts, FAMILIES["v3"], Utterance("one", "Good morning.", one), None)
+    given = made.checkpoint, made.config, made.device, made.dtype, row.tokens.tolist(), 1, 1.0
+    with torch.inference_mode(False), Network(*given) as network:
+        means = network.shifted([row], (0, -1, 1))
+    assert means[0] < min(means[1:])
+
+
+def test_too_little_speech_and_other_adapters_are_refused(written, clips, tmp_path):
+    with pytest.raises(HiggsError, match=r"has 0\.\d minutes of usable speech in 6 clips.*2 minutes in 4 clips"):
+        train_voice(config(EMBEDDED), clips, tmp_path / "voice.safetensors", PARAMS)
+    with pytest.raises(HiggsError, match="trained on the model itself"):
+        train_voice(config(written["v3"], adapters=(Adapter("x"),)), clips, tmp_path / "voice.safetensors")
+    with pytest.raises(HiggsError, match=r"voice\.bin is not a name"):
+        train_voice(config(written["v3"]), clips, tmp_path / "voice.bin")
+
+
+def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
+    """The untouched model passes its check of shifts, in inference mode too, as ComfyUI has it."""
+    with torch.inference_mode():
+        report = train_voice(config(EMBEDDED), clips, tmp_path / "voice", dataclasses.replace(PARAMS, steps=1))
+    assert report.trial.doubts == sum(len(speech.doubts) for speech in report.trial.speeches)
+    assert len(report.trial.speeches) == 3 and all(speech.complete for speech in report.trial.speeches)
+    assert {path.name for path in report.out.iterdir()} == {
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "README.md",
+    }
+    settings = json.loads((report.out / "adapter_config.json").read_text())
+    assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 2, 4.0)
+    assert settings["target_modules"] == sorted("q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split())
+    card = (report.out / "README.md").read_text()
+    assert "6 clips" in card and "library_name: peft" in card and "amber" not in card
+    params = SamplingParams(max_frames=60, retries=0)
+    heard = []
+    for strength in (0.0, 1.0):
+        with Engine(config(EMBEDDED, adapters=(Adapter(str(report.out), strength),))) as engine:
+            heard.append(engine.speak("Good morning.", params=params).codes)
+    assert not torch.equal(*heard)
+
+
+def test_a_word_that_does_not_end_in_time_is_endless(written, clips, quick, tmp_path, monkeypatch):
+    """The tiny checkpoint never stops."""
+    monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(HiggsError, match="with each of them speech does not end"):
+        train_voice(config(written["v3"]), clips, tmp_path / "voice.safetensors", PARAMS)
+
+
+def test_held_out_clips_are_never_references_of_learned_ones(clips, quick, tmp_path):
+    engine = Engine(config(EMBEDDED))
+    made, _ = train.learnable(engine, clips, tmp_path, None, lambda progress: None)
+    order = lessons.Lessons(engine.planner.prompts, FAMILIES["v3"], made, seed=0)
+    assert {one.name for one in order.learned}.isdisjoint(one.name for one in order.held_out)
+    assert len(order.held_out) == 3 and len(order.learned) == 3
+    rows = [row for step in range(8) for group in order.step(step) for row in group]
+    again = [row for step in range(8) for group in order.step(step) for row in group]
+    assert all(torch.equal(a.codes, b.codes) for a, b in zip(rows, again, strict=True))
+
+    def holds(row, one):
+        return any(torch.equal(row.codes[at : at + 9, 0], one.codes[:9, 0]) for at in range(len(row.codes) - 9))
+
+    assert not any(holds(row, one) for row in rows for one in order.held_out)
+    shares = [sum(holds(row, one) for one in order.learned) for row in rows]
+    assert set(shares) == {1, 2} and 0.1 < shares.count(1) / len(shares) < 0.45
+    ids = {token for row in rows for token in row.tokens[~row.is_code].tolist()}
+    assert ids <= order.vocabulary()
+
+
+def test_the_terminal_trains(clips, quick, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "anna.safetensors"
+    (clips / "bad.wav").write_bytes(b"")
+    try:
+        assert main(["train", str(clips), "--model", str(EMBEDDED), "--device", "cpu", "--out", str(out),
+                     "--steps", "1", "--rank", "1"]) == 0  # fmt: skip
+    finally:
+        (clips / "bad.wav").unlink()
+    told = capsys.readouterr()
+    assert "Kept the LoRA of step 1" in told.out and str(out) in told.out
+    assert "left out: bad.wav" in told.err and "step 1 of 1" in told.err
+    assert out.is_file() and out.with_suffix(".json").is_file() and out.with_suffix(".md").is_file()
+
+
+def test_a_stopped_run_tells_how_to_continue(clips, quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Network, "learn", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["train", str(clips), "--device", "cpu", "--out", str(tmp_path / "a.safetensors"), "--steps", "1"]) != 0
+    assert "Run the same command again to continue." in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""What a training learns from: clips and their transcripts in a folder, checked and encoded once."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, HiggsError
+from higgs_tts.engine.checkpoint.load import inspect
+from higgs_tts.engine.finetune import utterances
+from higgs_tts.engine.finetune.recordings import find_recordings
+from higgs_tts.engine.finetune.utterances import utterances_of
+from higgs_tts.tests.whisper_files import write_whisper
+
+CPU = torch.device("cpu")
+TEXT = (BUILT_IN_CLIPS / "amber.txt").read_text().strip()
+
+
+def sound(path, like="amber"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(BUILT_IN_CLIPS / f"{like}.flac", path.with_suffix(".flac"))
+
+
+def texts(folder):
+    return {one.name: one.text for one in find_recordings(folder)[0]}
+
+
+def test_words_lie_beside_a_clip(tmp_path):
+    sound(tmp_path / "a")
+    sound(tmp_path / "deep" / "b")
+    sound(tmp_path / "c")
+    (tmp_path / "a.txt").write_text("Hello\n there.")
+    (tmp_path / "deep" / "b.txt").write_text("Good day.")
+    (tmp_path / "notes.md").write_text("no clip")
+    assert texts(tmp_path) == {"a.flac": "Hello there.", "c.flac": "", str(Path("deep", "b.flac")): "Good day."}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'a|He said "no"|He said no\nb|Bye|Bye.\n',
+        "file,text\nwavs/a.flac,He said no\nb.flac,Bye.\n",
+        "path;speaker;sentence\nwavs\\a.flac;x;He said no\nb.flac;x;Bye.\n",
+        "a\tHe said no\nb\tBye.\n",
+    ],
+)
+def test_tables_name_clips_by_file_or_stem(tmp_path, table):
+    for name in "ab":
+        sound(tmp_path / "wavs" / name)
+    (tmp_path / "metadata.csv").write_text(table)
+    found, refused = find_recordings(tmp_path)
+    assert [one.text for one in found] == ["He said no", "Bye."] and not refused
+
+
+def test_a_recording_is_cut_by_its_subtitles(tmp_path):
+    sound(tmp_path / "talk")
+    (tmp_path / "talk.srt").write_text(
+        "00:00:00,000 --> 00:00:01,000\nOne,\n\n00:00:01,500 --> 00:00:03,000\ntwo.\n\n"
+        "00:00:04,500 --> 00:00:05,000\nThree.\n\n00:00:06,000 --> 00:00:20,000\nLong.\n"
+    )
+    found, _ = find_recordings(tmp_path / "talk.flac")
+    assert [(one.text, one.span) for one in found] == [
+        ("One, two.", (0.0, 3.1)),
+        ("Three.", (4.4, 5.1)),
+        ("Long.", (5.9, 20.1)),
+    ]
+    assert found[1].name == "talk.flac at 4.4 s"
+
+
+def test_what_is_wrong_in_a_folder_is_named(tmp_path):
+    with pytest.raises(HiggsError, match=r"nowhere does not exist\. Give a folder"):
+        find_recordings(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HiggsError, match="empty holds no sound file"):
+        find_recordings(tmp_path / "empty")
+    sound(tmp_path / "two")
+    (tmp_path / "two.srt").write_text(
+        "1\n00:00:00,000 --> 00:00:01,000\nANNA: Hi.\n\n2\n00:00:01,000 --> 00:00:02,000\nBEN: Ho.\n"
+    )
+    (tmp_path / "list.csv").write_text("file,text\nmissing.wav,Hello.\n")
+    found, refused = find_recordings(tmp_path)
+    assert not found and "several speakers: ANNA, BEN" in refused["two.flac"]
+    assert "1 of its rows name no sound file here: missing.wav" in refused["list.csv"]
+
+
+@pytest.fixture(scope="module")
+def codec():
+    return inspect(EMBEDDED).codec
+
+
+def test_bad_clips_are_left_out_by_name_with_the_reason(tmp_path, codec):
+    rate = 24_000
+    wav, _ = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    for name, samples in {
+        "good": wav,
+        "silent": np.zeros(2 * rate),
+        "short": wav[: rate // 2],
+        "long": np.tile(wav, 6),
+        "tone": 0.3 * np.sin(np.arange(3 * rate) * 0.05),
+        "loud": np.clip(wav * 60, -1, 1),
+        "other": wav,
+        "wordless": wav,
+        "tiny": wav[:10],
+    }.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, rate)
+        if name != "wordless":
+            (tmp_path / f"{name}.txt").write_text("Hi." if name == "other" else TEXT)
+    (tmp_path / "broken.wav").write_bytes(b"RIFF")
+    recordings, _ = find_recordings(tmp_path)
+    heard = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors")
+    assert [one.name for one in heard.utterances] == ["good.wav"] and heard.utterances[0].text == TEXT
+    assert heard.utterances[0].codes.shape[1] == 8
+    reasons = {
+        "silent": "is silent",
+        "short": "too short",
+        "long": "more than 30 s",
+        "tone": "does not sound like speech",
+        "loud": "overdriven",
+        "other": "transcript is too short",
+        "wordless": "no transcript",
+        "tiny": "too short",
+        "broken": "cannot be read as audio",
+    }
+    assert heard.refused.keys() == {f"{name}.wav" for name in reasons}
+    for name, reason in reasons.items():
+        assert reason in heard.refused[f"{name}.wav"], heard.refused[f"{name}.wav"]
+
+
+def test_codes_are_kept_for_the_next_run(tmp_path, codec, monkeypatch):
+    for name in ("amber", "clara"):
+        shutil.copy(BUILT_IN_CLIPS / f"{name}.flac", tmp_path)
+        shutil.copy(BUILT_IN_CLIPS / f"{name}.txt", tmp_path)
+    keep, done = tmp_path / "codes.safetensors", []
+    recordings, _ = find_recordings(tmp_path)
+    first = utterances_of(recordings, codec, CPU, keep, on_clip=lambda *what: done.append(what))
+    assert done == [(0, 2), (1, 2)]
+    monkeypatch.setattr(utterances, "build_encoder", None)
+    second = utterances_of(recordings, codec, CPU, keep)
+    assert all(torch.equal(a.codes, b.codes) for a, b in zip(first.utterances, second.utterances, strict=True))
+    keep.write_bytes(b"damaged")
+    with pytest.raises(TypeError):  # encodes again
+        utterances_of(recordings, codec, CPU, keep)
+
+
+def test_whisper_writes_down_a_long_recording_between_its_pauses(tmp_path, codec, monkeypatch):
+    pytest.importorskip("transformers")
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    gap = np.zeros(rate // 2, dtype="float32")
+    soundfile.write(tmp_path / "talk.wav", np.concatenate([part for _ in range(6) for part in (wav, gap)]), rate)
+    whisper = write_whisper(tmp_path / "models" / "tiny")
+    monkeypatch.setattr(utterances, "misfit", lambda text, seconds: "")  # a random Whisper's words fit nothing
+    recordings, _ = find_recordings(tmp_path)
+    heard = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors", whisper)
+    assert len(heard.utterances) >= 3 and all(one.text for one in heard.utterances)
+    assert heard.utterances[1].name.startswith("talk.wav at ")
