@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
 
 import torch
 
@@ -17,7 +16,7 @@ from ..talker.config import Aligned, ModelConfig
 from .backend import choose_backend, planned_scratch
 from .executors import make_executor
 from .prefix_cache import PrefixCache
-from .prompts import Prefill
+from .prompts import PendingFill, Prefill
 from .state import DecodeState
 
 
@@ -93,9 +92,9 @@ class ModelRunner:
         """Prefill sequences into their rows, ready for the first step."""
         self.prompts.put(self.state, admitted, prefixes, self.backend.has_kernels)
 
-    def fills(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> Iterator[None]:
-        """Prefill as above, and yield where other rows may step, see `Prefill.fills`."""
-        return self.prompts.fills(self.state, admitted, prefixes, self.backend.has_kernels)
+    def begin(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> PendingFill:
+        """Return the prefill of (row, sequence) pairs, to be advanced between steps of other rows."""
+        return self.prompts.begin(self.state, admitted, prefixes, self.backend.has_kernels)
 
     def step(self) -> None:
         """Decode one frame for every row."""

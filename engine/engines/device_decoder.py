@@ -84,7 +84,7 @@ class DeviceSession:
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
             first = self._waveform.first_frames
-            self._scheduler = Scheduler(runner, (), prefixes, first_frames=first, in_order=_is_in_order(loaded))
+            self._scheduler = Scheduler(runner, prefixes, first_frames=first, in_order=_is_in_order(loaded))
 
     @property
     def report(self) -> SessionReport:
@@ -107,9 +107,7 @@ class DeviceSession:
                 continue
             assert self._scheduler is not None, "a stage without rows decodes nothing"
             self._sounds[sequence] = self._waveform.sound(streamed=sequence.listened)
-            if sequence.listened and not (self._scheduler.is_busy or self._scheduler.waiting):
-                self._scheduler.alone = True
-            self._scheduler.add(sequence)
+            self._scheduler.add(sequence, alone=sequence.listened and not self._scheduler.is_busy)
 
     def drop(self, *sequences: Sequence) -> None:
         for sequence in sequences:
@@ -138,9 +136,8 @@ class DeviceSession:
     def _iterate(self) -> Iterator[list[Heard]]:
         while self._sounds:
             yield from self._speak_codes()
-            for outputs in self._scheduler or ():
-                yield from self._push(outputs)
-                del outputs  # while this waits to go on, sequences may be dropped
+            while self._scheduler is not None and self._scheduler.is_busy:
+                yield from self._push(self._scheduler.step())
                 # The device has the next step meanwhile.
                 self._waveform.poll(wait=bool(self._waveform.awaited))
                 self._decoder.require_open()
@@ -215,7 +212,7 @@ class DeviceSession:
         self._steps = None
         self._waveform.close()
         if self._scheduler is not None:
-            self._scheduler.__exit__()
+            self._scheduler.close()
         self._sounds.clear()
         self._checks.clear()
 

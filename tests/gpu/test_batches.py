@@ -44,14 +44,14 @@ def rows_of(speech):
 def _uneven(monkeypatch):
     """Give every sequence its own limit, so that rows are refilled at different times."""
 
-    fills = Prefill.fills
+    begin = Prefill.begin
 
     def uneven(prompts, state, admitted, *args):
         for _, sequence in admitted:
             sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
-        return fills(prompts, state, admitted, *args)
+        return begin(prompts, state, admitted, *args)
 
-    monkeypatch.setattr(Prefill, "fills", uneven)
+    monkeypatch.setattr(Prefill, "begin", uneven)
 
 
 WAYS = {

@@ -127,8 +127,8 @@ class Bench:
     def prefill(self, admitted, prefixes=None):
         Prefill(self.talker).put(self.state, admitted, prefixes)
 
-    def fills(self, admitted, prefixes=None):
-        return Prefill(self.talker).fills(self.state, admitted, prefixes)
+    def begin(self, admitted, prefixes=None):
+        return Prefill(self.talker).begin(self.state, admitted, prefixes)
 
     def step(self):
         self.executor.step()

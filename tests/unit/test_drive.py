@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
-from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.decode.prompts import PendingFill
 from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
@@ -102,21 +102,21 @@ def test_an_unspeakable_text_is_refused_and_others_go_on(engine, voice):
 
 @pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
 def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatch, before_steps, what):
-    fills, bad = ModelRunner.fills, []
+    advance, bad = PendingFill.advance, []
 
-    def fails(runner, admitted, prefixes):
-        if rows := [row for row, sequence in admitted if sequence.text == TEXTS[2]]:
+    def fails(fill):
+        if rows := [row for row, sequence in fill.admitted if sequence.text == TEXTS[2]]:
             bad.extend(rows)
             if what == "no memory for its prompt":
                 raise torch.cuda.OutOfMemoryError("planted")
-        yield from fills(runner, admitted, prefixes)
+        return advance(fill)
 
     def spoil(backend):
         if bad and what != "no memory for its prompt":
             backend.state.logits[bad.pop()] = float("nan")
 
     expected = engine.speak(TEXTS[1], voice, PARAMS)
-    monkeypatch.setattr(ModelRunner, "fills", fails)
+    monkeypatch.setattr(PendingFill, "advance", fails)
     before_steps(spoil)
     with calls_of(engine, 2) as call:
         stays, ends = call(TEXTS[1], voice), call(TEXTS[2], voice)

@@ -93,8 +93,10 @@ def test_a_chunk_of_a_long_text_sounds_as_alone(opened):
     builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config)
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
         sequence = builder.build(chunk, voice, params=PARAMS, index=number)
-        for _ in Scheduler(loaded.runner(), [sequence]):
-            pass
+        scheduler = Scheduler(loaded.runner())
+        scheduler.add(sequence)
+        while scheduler.is_busy:
+            scheduler.step()
         said += sequence.codes
     assert torch.equal(torch.cat(said), speech.codes)
 

@@ -24,8 +24,10 @@ def said(small, room, count, params=PARAMS):
     """Return the codes of so many sequences."""
     prompts = [small.prompt(room.config, seed=index, frames=3 + 2 * index) for index in range(count)]
     sequences = [dataclasses.replace(prompt, index=index, params=params) for index, prompt in enumerate(prompts)]
-    for outputs in Scheduler(room, sequences):
-        for sequence, _ in outputs:
+    scheduler = Scheduler(room)
+    scheduler.add(*sequences)
+    while scheduler.is_busy:
+        for sequence, _ in scheduler.step():
             if sequence.error:
                 raise sequence.error
     return [torch.cat(sequence.codes) for sequence in sequences]
