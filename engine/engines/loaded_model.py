@@ -132,7 +132,7 @@ class LoadedModel:
                 return
             with contextlib.closing(Waveform(self.decoder, self.pool, self.windows())) as waveform:
                 sound = waveform.sound()
-                list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
+                sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
                 sound.finish()
                 waveform.finish()
 
