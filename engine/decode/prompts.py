@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from ..core.sequence import Sequence
-from ..cuda.nvrtc import KernelUnavailable
+from ..cuda.kernel import choose
 from ..device.graph import Graph, GraphError, capture, capturing, same_bits
 from ..device.memory import PrivatePool, workspace_bytes
 from ..talker import Talker
@@ -24,6 +24,7 @@ from .prefix_cache import MIN_PREFIX, PrefixCache
 from .state import DecodeState
 
 GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill, about
+StartRow = Callable[[int, Sequence], None]
 
 
 class Prefill:
@@ -95,26 +96,17 @@ class Prefill:
         admitted: list[tuple[int, Sequence]],
         prefixes: PrefixCache | None = None,
         by_kernel: bool = True,
+        start: StartRow | None = None,
     ) -> PendingFill:
         """Return the prefill of sequences into their rows, with nothing launched yet.
 
         Args:
             admitted: (row, sequence) pairs.
             by_kernel: use the CUDA kernel if there is one.
+            start: called for each row in the end; by default `state.start_row`.
         """
-        return PendingFill(self, state, admitted, prefixes, by_kernel and self._kernel is not None)
-
-    def put(
-        self,
-        state: DecodeState,
-        admitted: list[tuple[int, Sequence]],
-        prefixes: PrefixCache | None = None,
-        by_kernel: bool = True,
-    ) -> None:
-        """Prefill sequences into their rows at once. Arguments as for `begin`."""
-        fill = self.begin(state, admitted, prefixes, by_kernel)
-        while not fill.advance():
-            pass
+        by_kernel = by_kernel and self._kernel is not None
+        return PendingFill(self, state, admitted, prefixes, by_kernel, start or state.start_row)
 
     def packed(self, pieces: list[Piece], by_kernel: bool) -> list[tuple[Size, list[Piece]]]:
         """Return launches that hold the pieces, in order."""
@@ -173,16 +165,17 @@ class PendingFill:
         admitted: list[tuple[int, Sequence]],
         prefixes: PrefixCache | None,
         by_kernel: bool,
+        start: StartRow,
     ):
-        self.admitted = admitted
+        self.admitted, self._start = admitted, start
         self._prompts, self._state, self._prefixes, self._by_kernel = prompts, state, prefixes, by_kernel
         self._groups: deque[list[Piece]] = deque()  # pieces that may share launches
         rest = []
         for row, sequence in admitted:
-            start = sequence.prefix if sequence.prefix >= MIN_PREFIX else 0
-            if start:
-                self._groups.append([Piece(sequence, row, 0, start)])
-            rest.append(Piece(sequence, row, start, len(sequence)))
+            prefix = sequence.prefix if sequence.prefix >= MIN_PREFIX else 0
+            if prefix:
+                self._groups.append([Piece(sequence, row, 0, prefix)])
+            rest.append(Piece(sequence, row, prefix, len(sequence)))
         self._groups.append(rest)
         self._launches: deque[tuple[Size, list[Piece]]] = deque()  # of the latest group
 
@@ -202,8 +195,13 @@ class PendingFill:
             if self._prefixes is not None and held[0].stop == held[0].sequence.prefix >= MIN_PREFIX:
                 self._prefixes.keep(held[0].sequence, *self._cached(held[0].row))
         for row, sequence in self.admitted:
-            self._state.start_row(row, sequence)
+            self._start(row, sequence)
         return True
+
+    def complete(self) -> None:
+        """Launch all that is left."""
+        while not self.advance():
+            pass
 
     def _find(self) -> bool:
         """Find the next launch. False if there is none left."""
@@ -225,13 +223,9 @@ def open_prefill(talker: Talker, kernels: str, pool: PrivatePool) -> Prefill:
 
     kernels: as in EngineConfig.
     """
-    if kernels == "torch" or talker.device.type != "cuda":
-        return Prefill(talker)
-    try:
-        with pool.allocate():
-            kernel = PromptKernel(talker)
-    except KernelUnavailable as error:
-        return Prefill(talker, reason=str(error))
-    pool.adopt(kernel.tensors())
-    pool.hold_workspaces()  # before the captures, which have their addresses inside
-    return Prefill(talker, kernel)
+    with pool.allocate():
+        kernel, reason = choose(kernels, talker.device, lambda: PromptKernel(talker))
+    if kernel is not None:
+        pool.adopt(kernel.tensors())
+        pool.hold_workspaces()  # before the captures, which have their addresses inside
+    return Prefill(talker, kernel, reason)

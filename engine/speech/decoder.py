@@ -51,7 +51,7 @@ class Heard(NamedTuple):
 class SessionReport(NamedTuple):
     """Kernels, warnings and peak memory of a session."""
 
-    how: str = ""  # kernels, executor and devices, for users
+    how: str = ""  # kernels, graphs and devices, for users
     notes: tuple[str, ...] = ()  # for users, such as a failed capture or a lost device
     peak_bytes: int = 0  # GPU memory
 

@@ -52,7 +52,7 @@ class Two:
         self.folder, self.monkeypatch, self.stack = folder, monkeypatch, stack
 
     def config(self):
-        return EngineConfig(self.folder, device="cpu", context=512, runner="watched")
+        return EngineConfig(self.folder, device="cpu", context=512)
 
     def clip(self):
         """A clip for a voice."""

@@ -50,7 +50,7 @@ def calls_of(engine, rows):
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
         yield engine
 
 
