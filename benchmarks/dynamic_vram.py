@@ -51,7 +51,7 @@ def capture(folder: str, allocating: bool) -> dict:
     engine.open()
     expected = engine.speak("Under pressure.", params=params)
     runner = engine.loaded.runner()
-    step, held = runner.backend.step, []
+    step, held = runner.step, []
 
     def greedy_step():
         """Take more than is left, in the capture alone."""
@@ -60,12 +60,11 @@ def capture(folder: str, allocating: bool) -> dict:
         step()
 
     if allocating:
-        runner.backend.step = greedy_step
+        runner.step = greedy_step
     with torch.inference_mode():
         room.fill(left=300 << 20)
         before = room.pages.loaded_size()
-        runner.executor.close()
-        runner.executor = type(runner.executor)(runner.backend, engine.loaded.pool.capture_stream())
+        runner.capture(engine.loaded.pool.capture_stream())
     said = engine.speak("Under pressure.", params=params)
     hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)
     again = engine.speak("Under pressure.", params=params)

@@ -90,15 +90,16 @@ def opened(pack: str, folder: str, card: int = 0):
 def end_chunks(engine):
     """Set each chunk's limit to a length around its estimate, before its prompt is decoded."""
     prompts = engine.loaded.prompts()
-    fills = prompts.fills
+    name = "begin" if hasattr(prompts, "begin") else "fills"  # in older versions
+    begin = getattr(prompts, name)
 
     def ending(state, admitted, *rest):
         for _, sequence in admitted:
             frames = round(sequence.expected * (1 - SPREAD / 2 + SPREAD * (0.618 * sequence.index % 1)))
             sequence.params = dataclasses.replace(sequence.params, max_frames=frames)
-        return fills(state, admitted, *rest)
+        return begin(state, admitted, *rest)
 
-    prompts.fills = ending
+    setattr(prompts, name, ending)
 
 
 def speak(pack: str, engine, how: str, minutes: float):

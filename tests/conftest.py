@@ -26,17 +26,9 @@ def _import_pack():
 if "higgs_tts" not in sys.modules:
     _import_pack()
 
-from higgs_tts.engine.core import config  # noqa: E402
 from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
-from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
 from higgs_tts.tests.kept import KEPT  # noqa: E402
 from higgs_tts.tests.skips import unexpected  # noqa: E402
-from higgs_tts.tests.traced import TracedExecutor  # noqa: E402
-from higgs_tts.tests.watched import WatchedExecutor  # noqa: E402
-
-EXECUTORS |= {"traced": TracedExecutor, "watched": WatchedExecutor}
-config.RUNNERS += ("traced", "watched")
-
 
 # Minutes rather than seconds, and seldom what a change breaks: `make fast` leaves them out, `make test` does not.
 SLOW = tuple(

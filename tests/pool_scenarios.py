@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -130,7 +130,6 @@ class Scenario:
         self.pool = Pool([]) if self.seats else Pool(members, rng.randint(1, len(members)))
         self.session = VirtualSession(self, self.pool)
         self.callers = [Caller(number) for number in range(rng.randint(1, 3))]
-        self.steps: Iterator[list[Heard]] = iter(())
 
     def voice(self, kind: str) -> Voice:
         name = f"Member {next(self.names)}"
@@ -191,16 +190,13 @@ class Scenario:
         self.session.drop(*gone)
 
     def hear(self) -> None:
-        """Iterate the session once, as the caller's thread does."""
+        """Step the session once, as the caller's thread does."""
         self.is_heard = True
         if self.ends_early:  # closed since
             return
         self.session.wake()
         try:
-            heard = next(self.steps, None)
-            if heard is None:
-                self.steps = iter(self.session)
-                heard = next(self.steps, [])
+            heard = self.session.step() if self.session.is_busy else []
         except HiggsError:
             self.is_over = True
             check(not (self.pool.left or self.pool.is_done), "the call ended, although it could go on")

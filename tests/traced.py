@@ -1,10 +1,13 @@
-"""A test executor that runs the step's Python once, then replays its ops on the same buffers.
+"""Traced steps: a runner runs the step's Python once, then replays its ops on the same buffers.
 
 Those are a CUDA graph's rules on any device. The tape refuses what a graph cannot hold while it records, so a machine
 without a GPU can prove that a step may be captured.
 """
 
+import contextlib
+
 import torch
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -44,28 +47,39 @@ class Tape(TorchDispatchMode):
                 raise StepError(f"{func} {complaint}")
 
 
-def tensors_of(backend):
+def tensors_of(runner):
     """Return everything that a step reads or writes: weights, state, and the kernels' scratch."""
-    return [*backend.talker.tensors(), *backend.state.tensors(), *backend.scratch()]
+    return [*runner.talker.tensors(), *runner.state.tensors(), *runner.scratch()]
 
 
-class TracedExecutor:
-    """Records the first step as it runs and replays the tape from then on."""
+def trace(runner):
+    """Have a runner record its first step as it runs, and replay the tape from then on."""
+    eager, calls = runner.step, []
+    runner.reads_positions = False  # as on a GPU: attention reads the whole cache and masks what is empty
 
-    name = "traced"
-
-    def __init__(self, backend, stream=None):
-        self._backend = backend
-        self._calls = None
-
-    def step(self):
-        if self._calls is None:
-            with Tape(tensors_of(self._backend)) as tape:
-                self._backend.step()
-            self._calls = tape.calls
+    def step():
+        if not calls:
+            with Tape(tensors_of(runner)) as tape:
+                eager()
+            calls.extend(tape.calls)
             return
-        for func, args, kwargs in self._calls:
+        for func, args, kwargs in calls:
             func(*args, **kwargs)
 
-    def close(self):
-        self._backend = self._calls = None
+    runner.step = step
+
+
+@contextlib.contextmanager
+def tracing():
+    """Trace all model runners that are made meanwhile."""
+    make = ModelRunner.__init__
+
+    def made(runner, *args, **named):
+        make(runner, *args, **named)
+        trace(runner)
+
+    ModelRunner.__init__ = made
+    try:
+        yield
+    finally:
+        ModelRunner.__init__ = make

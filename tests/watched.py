@@ -1,34 +1,27 @@
-"""A test executor that lets a test watch the steps, hold them and make them fail."""
+"""Watched steps: a test sees each step before it runs, and may hold it or make it fail."""
 
 import contextlib
 
-from higgs_tts.engine.decode.executors import EagerExecutor
+from higgs_tts.engine.decode.model_runner import ModelRunner
 
 _WATCHERS = []
+_step = ModelRunner.step
 
 
 @contextlib.contextmanager
 def watching(watch):
-    """Call watch(backend) before each step of all engines with runner="watched"."""
+    """Call watch(runner) before each whole step of every model runner."""
     _WATCHERS.append(watch)
+    ModelRunner.step = _watched
     try:
         yield
     finally:
         _WATCHERS.remove(watch)
+        if not _WATCHERS:
+            ModelRunner.step = _step
 
 
-class WatchedExecutor(EagerExecutor):
-    """Runs each step op by op, after the watchers."""
-
-    def __init__(self, backend, stream=None):
-        super().__init__(backend, stream)
-        self.watched = backend
-
-    def step(self):
-        for watch in tuple(_WATCHERS):
-            watch(self.watched)
-        super().step()
-
-    def close(self):
-        super().close()
-        self.watched = None
+def _watched(runner):
+    for watch in tuple(_WATCHERS):
+        watch(runner)
+    _step(runner)

@@ -29,8 +29,6 @@ class Window(NamedTuple):
 class InlineWindows:
     """Decodes each window when it is submitted."""
 
-    serialize = True  # the only mode here
-
     def __init__(self, decoder: CodecDecoder):
         self._decoder = decoder
         self._ready: list[torch.Tensor] = []
@@ -69,10 +67,11 @@ class SideStreamWindows:
     cooperative decode kernel needs every SM, so overlapping windows with it costs more than serializing them.
     """
 
-    serialize = True
-
-    def __init__(self, graphs: WindowGraphs, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
+    def __init__(
+        self, graphs: WindowGraphs, stream: torch.cuda.Stream, lengths: tuple[int, ...], serialize: bool = True
+    ):
         self._graphs, self._groups, self._stream, self.lengths = graphs, graphs.new(), stream, lengths
+        self._serialize = serialize
         # (event, sounds that are complete after the event)
         self._batches: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # for copies of the weights
@@ -105,14 +104,14 @@ class SideStreamWindows:
     def begin(self, windows: list[Window], rows: int) -> tuple[torch.cuda.Event, list[torch.Tensor]]:
         """Queue windows. Returns an event, and their sounds on the host, complete after the event."""
         current = torch.cuda.current_stream(self._stream.device)
-        if self.serialize:
+        if self._serialize:
             self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             graphs, length = self._groups if rows > 1 else self._graphs, max(map(self.padded, windows))
             wavs = graphs.decode([window.codes for window in windows], rows, length)
             sounds = [to_host(wav[window.samples]) for wav, window in zip(wavs, windows, strict=False)]
             event = end_of_work()
-        if self.serialize:
+        if self._serialize:
             current.wait_event(event)
         return event, sounds
 
@@ -123,7 +122,13 @@ class SideStreamWindows:
 
 
 def make_windows(
-    decoder: CodecDecoder, pool: PrivatePool, graphs: WindowGraphs | None, lengths: tuple[int, ...]
+    decoder: CodecDecoder,
+    pool: PrivatePool,
+    graphs: WindowGraphs | None,
+    lengths: tuple[int, ...],
+    serialize: bool,
 ) -> InlineWindows | SideStreamWindows:
     """Return the window decoder of one session: on the pool's side stream on a GPU, inline elsewhere."""
-    return InlineWindows(decoder) if graphs is None else SideStreamWindows(graphs, pool.side_stream(), lengths)
+    if graphs is None:
+        return InlineWindows(decoder)
+    return SideStreamWindows(graphs, pool.side_stream(), lengths, serialize)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterator
 
 import torch
 
@@ -33,13 +32,21 @@ class Waveform:
 
     graphs: on a GPU, what decodes windows there.
     together: windows decoded at once, on a GPU. Streamed ones go with those that are due at the same poll.
+    serialize: as for SideStreamWindows.
     """
 
-    def __init__(self, decoder: CodecDecoder, pool: PrivatePool, graphs: WindowGraphs | None = None):
-        self.windows = make_windows(decoder, pool, graphs, LENGTHS)
+    def __init__(
+        self,
+        decoder: CodecDecoder,
+        pool: PrivatePool,
+        graphs: WindowGraphs | None = None,
+        together: int = 1,
+        serialize: bool = True,
+    ):
+        self.windows = make_windows(decoder, pool, graphs, LENGTHS, serialize)
         self._is_cuda = pool.device.type == "cuda"
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
-        self.together = 1
+        self.together = together
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
@@ -147,8 +154,7 @@ class Sound:
         self._sizes = deque(waveform.first_sizes if streamed else ())
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
         self._codes: list[torch.Tensor] = []  # [t, K] each, `_kept` and waiting frames together
-        self._kept = 0  # frames of them that have been decoded
-        self._size = self._missing = 0  # frames in the next window, and frames of codes it still needs
+        self._count = self._kept = 0  # frames of them, and those that have been decoded
         self._open = 0  # windows being decoded
         self._finished = self._has_samples = False
         self._fresh: list[torch.Tensor] = []  # windows that `new` has not returned yet
@@ -159,39 +165,41 @@ class Sound:
         """True if the whole sound is ready."""
         return self._finished and not self._open
 
-    def push(self, codes: torch.Tensor) -> Iterator[None]:
-        """Add the sequence's next codes [t, K]. Yields after each window."""
-        at, end = 0, codes.shape[0]  # len() of a tensor is slow
-        while at < end:
-            if not self._missing:
-                self._begin()
-            count = min(self._missing, end - at)
-            self._codes.append(codes[at : at + count])
-            self._missing -= count
-            at += count
-            if not self._missing:
-                self._submit(torch.cat(self._codes), self._size)
-                yield
+    def push(self, codes: torch.Tensor) -> None:
+        """Add the sequence's next codes [t, K], for `advance` to decode."""
+        if count := codes.shape[0]:  # len() of a tensor is slow
+            self._codes.append(codes)
+            self._count += count
 
-    def _begin(self):
-        """Start the next window. The first one also needs its right context."""
-        self._size = self._sizes.popleft() if self._sizes else self._steady
-        self._missing = self._size + (0 if self._codes else CONTEXT_FRAMES)
+    def advance(self) -> bool:
+        """Decode the next window if its codes have come, with those of its right context. False if they have not."""
+        size = self._sizes[0] if self._sizes else self._steady
+        end = self._kept + size + CONTEXT_FRAMES
+        if self._count < end:
+            return False
+        if self._sizes:
+            self._sizes.popleft()
+        self._submit(torch.cat(self._codes), size, end)
+        return True
 
-    def _submit(self, codes: torch.Tensor, frames: int):
-        stop = self._kept + frames
+    def _submit(self, codes: torch.Tensor, size: int, end: int):
+        """Decode the window of `size` frames that follows the kept ones, with context up to `end`."""
+        stop = self._kept + size
         self._open += 1
         if self.streamed and not self._has_samples:
             self._waveform.awaited.add(self)
-        self._waveform.submit(self, codes, self._kept, stop)
+        self._waveform.submit(self, codes[:end], self._kept, stop)
         self._kept = min(stop, CONTEXT_FRAMES)
         self._codes = [codes[stop - self._kept :].clone()]
+        self._count -= stop - self._kept
 
     def finish(self) -> None:
-        """Decode the remaining codes as one window. No more may follow."""
-        if self._codes and len(codes := torch.cat(self._codes)) > self._kept:
-            self._submit(codes, len(codes) - self._kept)
-        self._codes, self._finished = [], True
+        """Decode the remaining codes, at the end as one window. No more may follow."""
+        while self.advance():
+            pass
+        if self._count > self._kept:
+            self._submit(torch.cat(self._codes), self._count - self._kept, self._count)
+        self._codes, self._count, self._finished = [], 0, True
 
     def take(self, wav: torch.Tensor) -> None:
         """Add the next window's sound [n] fp32 on the host, clamped to -1..1."""

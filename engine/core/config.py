@@ -17,7 +17,7 @@ MAX_BATCH = 128
 QUANTIZED = ("int8", "int4")
 DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")
-GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # user's choice -> executor
+GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # user's choice -> runner
 RUNNERS = ("auto", "graph", "eager")
 BOOK_FORMATS = ("flac", "wav", "mp3", "m4b")  # one file per chapter; m4b is one file with all chapters
 KEY_VARIABLE = "HIGGS_TTS_API_KEY"  # environment variable with the API key, for our server and for clients
@@ -151,7 +151,7 @@ class EngineConfig(_Ranged):
         return self.dtype if self.dtype in QUANTIZED else ""
 
 
-DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor == EngineConfig.runner)
+DEFAULT_GRAPHS = next(choice for choice, runner in GRAPHS.items() if runner == EngineConfig.runner)
 
 
 @dataclass(frozen=True)

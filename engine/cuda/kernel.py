@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from .nvrtc import KernelUnavailable, LaunchFailed, Module, compile_cubin, read_
 
 MIN_CAPABILITY = (7, 5)
 ANY = None  # dtype of a pointer to a tensor of any dtype
+Kernel = TypeVar("Kernel")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,19 @@ def first_reason(device: torch.device, own: dict[str, bool]) -> str | None:
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return "the GPU is older than compute capability {}.{}".format(*MIN_CAPABILITY)
     return None
+
+
+def choose(wanted: str, device: torch.device, make: Callable[[], Kernel]) -> tuple[Kernel | None, str]:
+    """Make a kernel. None if torch's ops take its place, and the reason if that was not wanted.
+
+    wanted: `kernels` as in EngineConfig.
+    """
+    if wanted == "torch" or device.type != "cuda":
+        return None, ""
+    try:
+        return make(), ""
+    except KernelUnavailable as error:
+        return None, str(error)
 
 
 Value = torch.Tensor | float | ctypes.Structure | ctypes.Array[Any] | None  # of an argument's field

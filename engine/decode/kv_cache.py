@@ -31,12 +31,8 @@ class KVCache(Buffers):
     row_base: torch.Tensor = buffer("B")  # a row's first slot in one head's queries [B * S, D]
     query_slot: torch.Tensor = buffer("B")  # slot of the current step there
 
-    # Filled slots per row, so that torch's attention reads no others. Only for an executor that runs the step's Python
-    # every time, with the position on the host.
+    # Filled slots per row if the host knows them, so that torch's attention reads no others.
     filled: list[int] | None = field(init=False, default=None)
-    tells_filled = False
-
-    zero_empty = True  # torch's attention gives empty slots weight 0, but 0 * NaN is NaN; CUDA kernels skip them
 
     def __post_init__(self) -> None:
         self.sizes = self.sizes | {"aligned": len(self.aligned)}
@@ -48,14 +44,13 @@ class KVCache(Buffers):
         self.slot_index.copy_(self.count("S"))
         self.row_base.copy_(self.count("B") * self.sizes["S"])
 
-    def start(self, row: int, prompt_length: int) -> None:
-        """Set a row's position after its prompt, which fills its first slots."""
-        self.set_row(row, prompt_length=prompt_length, position=prompt_length)
-        self.clear_empty(row, prompt_length)
+    def start(self, row: int, prompt_length: int, clear: bool = True) -> None:
+        """Set a row's position after its prompt, which fills its first slots.
 
-    def clear_empty(self, row: int, prompt_length: int) -> None:
-        """Clear the slots after a row's prompt, if the backend needs that."""
-        if self.zero_empty and not self.tells_filled:
+        clear: zero the other slots. Torch's attention gives them weight 0 if it reads them, but 0 * NaN is NaN.
+        """
+        self.set_row(row, prompt_length=prompt_length, position=prompt_length)
+        if clear:
             self.values[:, row, :, prompt_length:].zero_()
 
     def seek(self, num_generated: torch.Tensor) -> None:
@@ -65,10 +60,10 @@ class KVCache(Buffers):
         torch.add(self.slot_base, self.position.unsqueeze(1), out=self.slot)
         if self.aligned:
             torch.add(self.row_base, self.position, out=self.query_slot)
-        if self.tells_filled:
-            self.filled = [position + 1 for position in self.position.tolist()]
-        else:
-            torch.gt(self.slot_index, self.position.view(-1, 1, 1), out=self.empty)
+
+    def mask_empty(self) -> None:
+        """Mask the slots after the position, for an attention that reads all."""
+        torch.gt(self.slot_index, self.position.view(-1, 1, 1), out=self.empty)
 
     def keep_queries(self, layer: int, queries: torch.Tensor) -> None:
         """Keep the aligning heads' part of a layer's queries [B, heads, D] of the current step."""

@@ -1,66 +1,57 @@
-"""A batch size, ready to decode: KV cache and state, backend, executor."""
+"""A batch size, ready to decode: state, kernels, and the step's graph."""
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
 
 import torch
 
 from ..core.config import EngineConfig
 from ..core.sequence import Sequence
-from ..device.graph import GraphError
+from ..cuda.kernel import choose
+from ..cuda.nvrtc import KernelUnavailable
+from ..device.graph import Graph, GraphError
 from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import Aligned, ModelConfig
-from .backend import choose_backend, planned_scratch
-from .executors import make_executor
+from .kernels.batch import BatchKernel
+from .kernels.batch_product import ROW_BLOCK
+from .kernels.sample import SampleKernel
+from .kernels.single import SingleKernel
+from .kernels.single import unfit as decode_unfit
 from .prefix_cache import PrefixCache
-from .prompts import Prefill
+from .prompts import PendingFill, Prefill
 from .state import DecodeState
+from .step_graph import capture_step
 
 
 class ModelRunner:
-    """`batch` rows of `max_seq_len` positions, ready to step. `close` frees them.
+    """Steps the rows of a state: `sample` (logits -> codes -> delay and end -> embedding), `decode` (-> next logits).
 
-    Tensors are allocated from `pool`. Captures use `streams`' stream, so libraries are set up once for all runners.
-    `prompts` is shared by all runners of a talker. The first that captures its step captures prompts too. Steps keep
-    the queries of the `aligned` heads, see KVCache.
-    If construction fails, nothing stays allocated. Raises torch.OutOfMemoryError if memory runs out.
+    Both allocate nothing and never sync, so they may be captured. Without kernels they use torch ops. The sample
+    kernel runs only with a decode kernel.
+
+    prompts: prefill of all runners of the talker; by default with torch ops.
     """
+
+    pool: PrivatePool  # of an opened runner's tensors
 
     def __init__(
         self,
         talker: Talker,
-        config: EngineConfig,
-        batch: int,
-        max_seq_len: int,
-        pool: PrivatePool,
-        streams: PrivatePool,
-        prompts: Prefill,
-        aligned: Aligned = (),
+        state: DecodeState,
+        decode_kernel: SingleKernel | BatchKernel | None = None,
+        sample_kernel: SampleKernel | None = None,
+        prompts: Prefill | None = None,
     ):
+        self.talker, self.state, self.prompts = talker, state, prompts or Prefill(talker)
         self.notes: list[str] = []  # for the user: a failed capture, with its reason
-        self.talker, self.pool, self.prompts = talker, pool, prompts
-        self._parts = contextlib.ExitStack()  # closes the parts in reverse order
-        try:
-            with pool.allocate():
-                self.state = DecodeState(talker.config, batch, max_seq_len, talker.device, talker.dtype, aligned)
-                self.backend = choose_backend(talker, self.state, config.kernels)
-                self._parts.callback(self.backend.close)
-            pool.adopt([*self.state.tensors(), *self.backend.scratch()])
-            if self.backend.uses_cublas:
-                pool.hold_workspaces()  # before the capture, which contains their addresses
-            self.executor = self._executor(config.runner, streams)
-            self._parts.callback(self.executor.close)
-            if self.executor.name == "graph" and self.backend.has_kernels:
-                prompts.capture(self.state, streams.capture_stream())
-                self.notes += filter(None, [prompts.note])
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the clean-up
-            self.close()
-            raise
+        self._decode_kernel, self._sample_kernel = decode_kernel, sample_kernel
+        self._reason = ""  # why a wanted kernel is missing
+        self._graph: Graph | None = None
+        # Torch's attention then reads filled slots only. On a GPU the host would wait for the positions.
+        self.reads_positions = state.device.type == "cpu"
 
     @staticmethod
     def planned_sizes(
@@ -73,55 +64,175 @@ class ModelRunner:
         aligned: Aligned = (),
     ) -> list[int]:
         """Return the bytes of each tensor that such a runner has on `device`. Allocates nothing."""
-        state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned)
-        return state.sizes() + planned_scratch(config, batch, max_seq_len, device, dtype, kernels)
+        sizes = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned).sizes()
+        if kernels == "torch" or decode_unfit(config, device, dtype):
+            return sizes
+        scratch = _kernel_for(batch).make_scratch(config, batch, max_seq_len, torch.device("meta"))
+        return sizes + [tensor.nbytes for tensor in scratch.values()]
 
     def sizes(self) -> list[int]:
         """Return the bytes of each tensor of state and scratch."""
-        return self.state.sizes() + [tensor.nbytes for tensor in self.backend.scratch()]
+        return self.state.sizes() + [tensor.nbytes for tensor in self.scratch()]
 
-    def _executor(self, name: str, streams: PrivatePool):
-        """Make the configured executor. If the step cannot be captured, it runs eagerly and `notes` says why."""
-        try:
-            return make_executor(name, self.backend, streams)
-        except GraphError as error:
-            reason = str(error).strip().splitlines()[0]
-            self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
-            return make_executor("eager", self.backend, streams)
+    def scratch(self) -> list[torch.Tensor]:
+        """Return the buffers that the kernels own."""
+        return [] if self._decode_kernel is None else self._decode_kernel.tensors()
+
+    @property
+    def has_kernels(self) -> bool:
+        """True if CUDA kernels run the talker's part of a step."""
+        return self._decode_kernel is not None
+
+    @property
+    def is_captured(self) -> bool:
+        """True if a step is the replay of a CUDA graph."""
+        return self._graph is not None
+
+    @property
+    def uses_cublas(self) -> bool:
+        """True if a captured step contains cuBLAS matrix products, which need cuBLAS's workspaces."""
+        return not isinstance(self._decode_kernel, SingleKernel)
+
+    def choose_kernels(self, wanted: str) -> None:
+        """Use CUDA kernels with scratch of their own if they can run. wanted: `kernels` as in EngineConfig."""
+        talker, state, device = self.talker, self.state, self.talker.device
+        self._decode_kernel, self._reason = choose(wanted, device, lambda: _kernel_for(state.batch)(talker, state))
+        if self._decode_kernel is not None:
+            self._sample_kernel, self._reason = choose(wanted, device, lambda: SampleKernel(talker, state))
+
+    def capture(self, stream: torch.cuda.Stream) -> None:
+        """Replay the step as a CUDA graph from now on, replacing an earlier one. Raises GraphError if it fails."""
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+        self._graph = capture_step(self.step, self.state, stream)
 
     def prefill(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> None:
         """Prefill sequences into their rows, ready for the first step."""
-        self.prompts.put(self.state, admitted, prefixes, self.backend.has_kernels)
+        self.begin(admitted, prefixes).complete()
 
-    def fills(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> Iterator[None]:
-        """Prefill as above, and yield where other rows may step, see `Prefill.fills`."""
-        return self.prompts.fills(self.state, admitted, prefixes, self.backend.has_kernels)
+    def begin(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> PendingFill:
+        """Return the prefill of (row, sequence) pairs, to be advanced between steps of other rows."""
+        return self.prompts.begin(self.state, admitted, prefixes, self.has_kernels, self.start_row)
+
+    def start_row(self, row: int, sequence: Sequence) -> None:
+        """Prepare a row for a sequence's first step. The prompt must be in the cache."""
+        state = self.state
+        if self._sample_kernel is None:  # CUDA kernels read no empty slots
+            state.start_row(row, sequence, clear=not (self.reads_positions or self.has_kernels))
+            return
+        limit = state.limit(sequence)
+        self._sample_kernel.start_row(row, len(sequence), limit, sequence.params, sequence.index)
+        state.start_window(row, sequence)
 
     def step(self) -> None:
         """Decode one frame for every row."""
-        self.executor.step()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self.sample()
+            self.decode()
 
     def sample(self) -> None:
-        """Do the first half of a step, which gives its outputs. `decode` must follow."""
-        self.backend.sample()
+        """Sample every row's next output from its logits, and embed it. `decode` must follow."""
+        if self._sample_kernel is not None:
+            self._sample_kernel.run()
+        else:
+            self.state.sample()
+            self.talker.embed(self.state.delay.output, self.state.work)
 
     def decode(self) -> None:
-        """Do the second half, which gives the next step's logits."""
-        self.backend.decode()
+        """Run the talker over what `sample` embedded: the next logits of every row."""
+        if self._decode_kernel is not None:
+            self._decode_kernel.run()
+        else:
+            cache = self.state.cache
+            cache.filled = [at + 1 for at in cache.position.tolist()] if self.reads_positions else None
+            self.talker.decode(self.state)
 
     def reset(self) -> None:
         """Make the runner usable again after a stalled step."""
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)
-        self.backend.reset()
+        if self._decode_kernel is not None:
+            self._decode_kernel.reset()
 
     def describe(self) -> str:
-        """Return a description of the backend and executor for users."""
-        how = self.backend.describe() + (self.prompts.describe() if self.backend.has_kernels else "")
-        return f"{how}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
+        """Return a description for users: kernels or torch ops, and how a step runs."""
+        how = "torch ops" if self._decode_kernel is None else self._decode_kernel.name
+        if self._decode_kernel and not self._sample_kernel:
+            how += ", torch ops for sampling"
+        how += f" ({self._reason})" if self._reason else ""
+        return f"{how}{self.prompts.describe() * self.has_kernels}, {'CUDA graph' if self.is_captured else 'eager'}"
 
     def close(self) -> None:
-        """Drop captures, kernels and buffers. Safe to call twice. No step may be running on the device."""
-        self._parts.close()
-        with contextlib.suppress(AttributeError):  # already closed, or never made
-            del self.talker, self.prompts, self.state, self.backend, self.executor
+        """Drop graph, kernels and buffers. Safe to call twice. No step may be running on the device."""
+        held = vars(self)
+        if graph := held.get("_graph"):
+            graph.reset()
+        for kernel in (held.get("_sample_kernel"), held.get("_decode_kernel")):
+            if kernel is not None:
+                kernel.close()
+        held.clear()
+
+
+def open_runner(
+    talker: Talker,
+    config: EngineConfig,
+    batch: int,
+    max_seq_len: int,
+    pool: PrivatePool,
+    streams: PrivatePool,
+    prompts: Prefill,
+    aligned: Aligned = (),
+) -> ModelRunner:
+    """Make a runner of `batch` rows with `max_seq_len` positions.
+
+    Tensors are allocated from `pool`. Captures use `streams`' stream, so libraries are set up once for all runners.
+    `prompts` is shared by all runners of a talker. The first that captures its step captures prompts too. Steps keep
+    the queries of the `aligned` heads, see KVCache.
+    If it fails, nothing stays allocated. Raises torch.OutOfMemoryError if memory runs out.
+    """
+    runner = None
+    try:
+        with pool.allocate():
+            size = batch, max_seq_len, talker.device, talker.dtype
+            runner = ModelRunner(talker, DecodeState(talker.config, *size, aligned), prompts=prompts)
+            runner.pool = pool
+            runner.choose_kernels(config.kernels)
+        pool.adopt([*runner.state.tensors(), *runner.scratch()])
+        if runner.uses_cublas:
+            pool.hold_workspaces()  # before the capture, which contains their addresses
+        if config.runner == "graph" or (config.runner == "auto" and talker.device.type == "cuda"):
+            _capture(runner, streams.capture_stream())
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # their tensors would outlive the clean-up
+        if runner is not None:
+            runner.close()
+        raise
+    return runner
+
+
+def _capture(runner: ModelRunner, stream: torch.cuda.Stream):
+    """Capture the step, and then prompts. What cannot be captured runs eagerly, and the runner's notes say why."""
+    try:
+        runner.capture(stream)
+    except GraphError as error:
+        reason = str(error).strip().splitlines()[0]
+        runner.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
+        return
+    if runner.has_kernels:
+        runner.prompts.capture(runner.state, stream)
+        runner.notes += filter(None, [runner.prompts.note])
+
+
+def most_rows(talker: Talker, kernels: str) -> int:
+    """Return the most rows of a batch on the talker's device. kernels: as in EngineConfig."""
+    if kernels != "torch" and decode_unfit(talker.config, talker.device, talker.dtype) is None:
+        with contextlib.suppress(KernelUnavailable):
+            return BatchKernel.most_rows(talker)
+    return ROW_BLOCK
+
+
+def _kernel_for(batch: int) -> type[SingleKernel] | type[BatchKernel]:
+    return SingleKernel if batch == 1 else BatchKernel

@@ -1,6 +1,6 @@
 """Counter-based noise: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-A number depends only on its key and counter. There is no generator state that could drift between executors or rows.
+A number depends only on its key and counter. There is no generator state that could drift between runners or rows.
 Words are 32-bit values in int64 tensors, because torch has no unsigned 32-bit multiply with a high half.
 """
 

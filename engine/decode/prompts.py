@@ -6,12 +6,13 @@ With CUDA kernels prompts go in captured fills, see fill.py. With torch's ops ea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 
 import torch
 
 from ..core.sequence import Sequence
-from ..cuda.nvrtc import KernelUnavailable
+from ..cuda.kernel import choose
 from ..device.graph import Graph, GraphError, capture, capturing, same_bits
 from ..device.memory import PrivatePool, workspace_bytes
 from ..talker import Talker
@@ -23,6 +24,7 @@ from .prefix_cache import MIN_PREFIX, PrefixCache
 from .state import DecodeState
 
 GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill, about
+StartRow = Callable[[int, Sequence], None]
 
 
 class Prefill:
@@ -88,75 +90,36 @@ class Prefill:
             raise GraphError(f"replayed prompts of {size.places} places differ from eager ones")
         state.logits[0].zero_()
 
-    def fills(
+    def begin(
         self,
         state: DecodeState,
         admitted: list[tuple[int, Sequence]],
         prefixes: PrefixCache | None = None,
         by_kernel: bool = True,
-    ) -> Iterator[None]:
-        """Prefill sequences into their rows: cache, first logits, then counters and sampling parameters.
-
-        Yields whenever the next launch would pass MAX_POSITIONS since the last yield. Other rows may step then.
+        start: StartRow | None = None,
+    ) -> PendingFill:
+        """Return the prefill of sequences into their rows, with nothing launched yet.
 
         Args:
             admitted: (row, sequence) pairs.
             by_kernel: use the CUDA kernel if there is one.
+            start: called for each row in the end; by default `state.start_row`.
         """
-        kernel, room = self._kernel if by_kernel else None, MAX_POSITIONS
-        for number, (size, held) in enumerate(self._launches(state, admitted, prefixes, kernel)):
-            count = sum(piece.stop - piece.start for piece in held)
-            if number and room < count:
-                for row, sequence in admitted:
-                    state.park_row(row, len(sequence))
-                yield
-                room = MAX_POSITIONS
-            room -= count
-            if kernel is None:
-                self._put_by_torch(state, *held)
-            else:
-                self._put_by_kernel(kernel, state, size, held)
-        for row, sequence in admitted:
-            state.start_row(row, sequence)
+        by_kernel = by_kernel and self._kernel is not None
+        return PendingFill(self, state, admitted, prefixes, by_kernel, start or state.start_row)
 
-    def put(
-        self,
-        state: DecodeState,
-        admitted: list[tuple[int, Sequence]],
-        prefixes: PrefixCache | None = None,
-        by_kernel: bool = True,
-    ) -> None:
-        """Do all of `fills` at once."""
-        for _ in self.fills(state, admitted, prefixes, by_kernel):
-            pass
+    def packed(self, pieces: list[Piece], by_kernel: bool) -> list[tuple[Size, list[Piece]]]:
+        """Return launches that hold the pieces, in order."""
+        if by_kernel and self._kernel is not None:
+            return list(pack(self._talker.config, pieces, self._kernel.sharing))
+        return [(Size(piece.stop - piece.start, 0), [piece]) for piece in pieces]
 
-    def _launches(
-        self,
-        state: DecodeState,
-        admitted: list[tuple[int, Sequence]],
-        prefixes: PrefixCache | None,
-        kernel: PromptKernel | None,
-    ) -> Iterator[tuple[Size, list[Piece]]]:
-        """Yield the launches: prefixes that are not kept, one by one, then the rest of all prompts.
-
-        A prefix is always computed by itself. The same shapes round the same way, so codes do not depend on what was
-        kept.
-        """
-        rest = []
-        for row, sequence in admitted:
-            start = sequence.prefix if sequence.prefix >= MIN_PREFIX else 0
-            keys, values = state.cache.keys[:, row], state.cache.values[:, row]
-            if start and not (prefixes is not None and prefixes.load(sequence, keys, values)):
-                yield from self._packed([Piece(sequence, row, 0, start)], kernel)
-                if prefixes is not None:
-                    prefixes.keep(sequence, keys, values)
-            rest.append(Piece(sequence, row, start, len(sequence)))
-        yield from self._packed(rest, kernel)
-
-    def _packed(self, pieces: list[Piece], kernel: PromptKernel | None) -> Iterator[tuple[Size, list[Piece]]]:
-        if kernel is None:
-            return ((Size(piece.stop - piece.start, 0), [piece]) for piece in pieces)
-        return pack(self._talker.config, pieces, kernel.sharing)
+    def launch(self, state: DecodeState, size: Size, held: list[Piece], by_kernel: bool) -> None:
+        """Run one of the launches of `packed`."""
+        if by_kernel and self._kernel is not None:
+            self._put_by_kernel(self._kernel, state, size, held)
+        else:
+            self._put_by_torch(state, *held)
 
     def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
         talker = self._talker
@@ -188,18 +151,81 @@ class Prefill:
             del self._talker
 
 
+class PendingFill:
+    """Prompts under way: pieces left to launch, then the counters and sampling parameters of their rows.
+
+    Prefixes that are not kept are launched first, one by one, then the rest of all prompts. A prefix is always computed
+    by itself. The same shapes round the same way, so codes do not depend on what was kept.
+    """
+
+    def __init__(
+        self,
+        prompts: Prefill,
+        state: DecodeState,
+        admitted: list[tuple[int, Sequence]],
+        prefixes: PrefixCache | None,
+        by_kernel: bool,
+        start: StartRow,
+    ):
+        self.admitted, self._start = admitted, start
+        self._prompts, self._state, self._prefixes, self._by_kernel = prompts, state, prefixes, by_kernel
+        self._groups: deque[list[Piece]] = deque()  # pieces that may share launches
+        rest = []
+        for row, sequence in admitted:
+            prefix = sequence.prefix if sequence.prefix >= MIN_PREFIX else 0
+            if prefix:
+                self._groups.append([Piece(sequence, row, 0, prefix)])
+            rest.append(Piece(sequence, row, prefix, len(sequence)))
+        self._groups.append(rest)
+        self._launches: deque[tuple[Size, list[Piece]]] = deque()  # of the latest group
+
+    def advance(self) -> bool:
+        """Launch up to MAX_POSITIONS of the positions left. True if none is left; otherwise other rows may step."""
+        room = MAX_POSITIONS
+        while self._find():
+            size, held = self._launches[0]
+            count = sum(piece.stop - piece.start for piece in held)
+            if room < min(count, MAX_POSITIONS):
+                for row, sequence in self.admitted:
+                    self._state.park_row(row, len(sequence))
+                return False
+            room -= count
+            self._prompts.launch(self._state, size, held, self._by_kernel)
+            self._launches.popleft()
+            if self._prefixes is not None and held[0].stop == held[0].sequence.prefix >= MIN_PREFIX:
+                self._prefixes.keep(held[0].sequence, *self._cached(held[0].row))
+        for row, sequence in self.admitted:
+            self._start(row, sequence)
+        return True
+
+    def complete(self) -> None:
+        """Launch all that is left."""
+        while not self.advance():
+            pass
+
+    def _find(self) -> bool:
+        """Find the next launch. False if there is none left."""
+        kept = self._prefixes
+        while self._groups and not self._launches:
+            (first, *_) = group = self._groups.popleft()
+            is_last = not self._groups  # the prompts' rest
+            if is_last or kept is None or not kept.load(first.sequence, *self._cached(first.row)):
+                self._launches.extend(self._prompts.packed(group, self._by_kernel))
+        return bool(self._launches)
+
+    def _cached(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a row's keys and values, views."""
+        return self._state.cache.keys[:, row], self._state.cache.values[:, row]
+
+
 def open_prefill(talker: Talker, kernels: str, pool: PrivatePool) -> Prefill:
     """Return the prefill of a talker: CUDA kernels if they can serve it, with scratch in `pool`.
 
     kernels: as in EngineConfig.
     """
-    if kernels == "torch" or talker.device.type != "cuda":
-        return Prefill(talker)
-    try:
-        with pool.allocate():
-            kernel = PromptKernel(talker)
-    except KernelUnavailable as error:
-        return Prefill(talker, reason=str(error))
-    pool.adopt(kernel.tensors())
-    pool.hold_workspaces()  # before the captures, which have their addresses inside
-    return Prefill(talker, kernel)
+    with pool.allocate():
+        kernel, reason = choose(kernels, talker.device, lambda: PromptKernel(talker))
+    if kernel is not None:
+        pool.adopt(kernel.tensors())
+        pool.hold_workspaces()  # before the captures, which have their addresses inside
+    return Prefill(talker, kernel, reason)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import traceback
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
 import torch
 
-from ..core.codes import frames_ready
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
-from ..device.memory import end_of_work, to_host
+from ..device.memory import end_of_work
 from .kernels.prompt import MAX_POSITIONS
 from .kv_cache import KVCache
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
+from .prompts import PendingFill
+from .readback import Readback
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
 MAX_QUEUED = 2  # steps of a batch that a GPU may still have to do: a new prompt or a stop waits for them
@@ -28,17 +26,16 @@ Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a se
 class Scheduler:
     """Decodes sequences with continuous batching: when a sequence finishes, its row takes the next waiting one.
 
-    Iterate over it: it yields new final frames after every prefill and every step. `add` queues more sequences during
-    iteration. `drop` removes a sequence: it yields no more frames, and its row is free at the next step. A sequence's
-    codes depend on its prompt, index and parameters, not on its row or neighbours.
+    `add` queues sequences at any time. `step` prefills or decodes one step while it `is_busy`. `drop` removes a
+    sequence: it yields no more frames, and its row is free at the next step. A sequence's codes depend on its prompt,
+    index and parameters, not on its row or neighbours.
 
-    Outputs are copied asynchronously and read one check later, so the host never waits for the latest step. A row that
-    has ended may therefore step on for a few frames, which are ignored.
+    Outputs are read one check after they are copied, so the host never waits for the latest step. A row that has ended
+    may therefore step on for a few frames, which are ignored.
 
     prefixes: prefix cache for prompts.
     first_frames: frames that a listener waits for. They are copied in the step that completes them, and read once the
         next step is queued.
-    alone: decode the next sequence alone, and read its first frames at once. Ends with them, or with a second listener.
     in_order: a caller's sequences wait while an earlier one leads, for rows that share a processor.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
@@ -48,43 +45,41 @@ class Scheduler:
     def __init__(
         self,
         runner: ModelRunner,
-        sequences: Iterable[Sequence] = (),
         prefixes: PrefixCache | None = None,
         first_frames: int = 0,
-        alone: bool = False,
         in_order: bool = False,
     ):
-        self._runner, self._state, self._prefixes = runner, runner.state, prefixes
-        codebooks = self._state.config.codebooks
-        self._diagonal = torch.arange(codebooks, device=self._state.device) * (codebooks + 1)  # a frame's outputs
-        self.alone, self._in_order = alone, in_order
-        self.waiting: deque[Sequence] = deque(sequences)
+        self._runner, self._state, self._prefixes, self._in_order = runner, runner.state, prefixes, in_order
+        self._readback = Readback(self._state)
+        self._lone: Sequence | None = None
+        self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self._latest: list[Sequence | None] = [None] * self._state.batch  # by row: the running or the last one
-        self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
-        self._first_steps = self._steps_for(first_frames) if first_frames else 0
+        self._since = [0] * self._state.batch  # by row: steps before its sequence began
+        self.num_steps = 0
+        self._first_steps = self._readback.steps_for(first_frames) if first_frames else 0
         self._firsts: set[int] = set()  # steps that complete the first frames of a sequence
         self._is_awaited = False  # the step before was one of them
-        self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
-        self._copies: deque = deque()  # copies in flight to the host
+        self._is_halfway = False  # the step before has sampled only
+        self._fills: deque[PendingFill] = deque()  # prompts under way
+        self._filled = -1  # steps before the last fill
         self._queued: deque[torch.cuda.Event] = deque()  # the ends of steps on the device's queue
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
+        self._state.delay.done.fill_(True)
 
-    def __enter__(self) -> Scheduler:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         """Release everything on the device. An exception may keep this object alive after the call."""
-        with contextlib.suppress(AttributeError):  # already left
-            del self._runner, self._state, self._prefixes, self._diagonal
-        self._filling = None
-        self._copies.clear()
-        self._queued.clear()
+        vars(self).clear()
 
-    def add(self, *sequences: Sequence) -> None:
-        """Append sequences to the waiting queue."""
-        if self.waiting or self.is_busy:
-            self.alone &= not any(sequence.listened for sequence in sequences)
+    def add(self, *sequences: Sequence, alone: bool = False) -> None:
+        """Append sequences to the waiting queue.
+
+        alone: decode the first of them alone, and read its first frames at once. Ends early with a second listener.
+        """
+        if self.is_busy and any(sequence.listened for sequence in sequences):
+            self._lone = None
+        if alone:
+            self._lone = sequences[0]
         self.waiting.extend(sequences)
 
     def drop(self, sequence: Sequence) -> None:
@@ -95,7 +90,6 @@ class Scheduler:
         if sequence in self.running:
             row = self.running.index(sequence)
             self.running[row] = None
-            self.alone = False
             self._state.delay.set_row(row, done=True)
 
     def place_of(self, sequence: Sequence) -> tuple[KVCache, int] | None:
@@ -104,24 +98,36 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """True if any row decodes a sequence, or a prompt is under way."""
-        return self._filling is not None or any(sequence is not None for sequence in self.running)
+        """True if `step` has anything to do."""
+        return bool(self.waiting or self._fills) or self._decodes
 
-    def __iter__(self) -> Iterator[Outputs]:
-        self._state.delay.done.fill_(True)
-        while self.waiting or self.is_busy:
-            yield from self._admit()
-            if not self.is_busy:  # all admitted sequences have been dropped
-                continue
-            self.num_steps += 1
-            if self.alone and self.num_steps in self._firsts:  # heard before the talker goes on
-                self._runner.sample()
-                yield self._collect()
-                self._runner.decode()
-            else:
-                self._runner.step()
-                self._keep_queue_short()
-                yield self._collect()
+    @property
+    def _decodes(self) -> bool:
+        return any(sequence is not None for sequence in self.running)
+
+    @property
+    def alone(self) -> bool:
+        """True while a sequence is to be decoded alone."""
+        return self._lone is not None and not (self._lone.num_frames or self._lone.finished)
+
+    def step(self) -> Outputs:
+        """Prefill waiting sequences or decode a step, and return new final frames."""
+        if self._is_halfway:
+            self._is_halfway = False
+            self._runner.decode()
+        if (self._fills or self.waiting) and self._may_fill() and self._admit():
+            self._filled = self.num_steps
+            return self._fill()
+        if not self._decodes:  # all sequences have been dropped
+            return []
+        self.num_steps += 1
+        if self.alone and self.num_steps in self._firsts:  # heard before the talker goes on
+            self._runner.sample()
+            self._is_halfway = True
+        else:
+            self._runner.step()
+            self._keep_queue_short()
+        return self._collect()
 
     def _keep_queue_short(self):
         """Wait until a GPU has at most MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
@@ -130,24 +136,24 @@ class Scheduler:
             if len(self._queued) > MAX_QUEUED:
                 self._queued.popleft().synchronize()
 
-    def _admit(self) -> Iterator[Outputs]:
-        """Prefill waiting sequences: until the rows are full if none decodes, else as far as the runner's first yield.
+    def _may_fill(self) -> bool:
+        """True if rows may wait for prompts now: until all are full if none decoded before, else once a step.
 
         Rows that decode then wait for MAX_POSITIONS positions at most, about two steps on a GPU. The rest of a longer
         prompt follows after the next step.
         """
-        decodes = any(sequence is not None for sequence in self.running)
-        while self._filling or (admitted := self._next()):
-            filling = self._filling or (admitted, self._runner.fills(admitted, self._prefixes))
-            yield from self._fill(*filling)
-            if decodes:
-                return
+        began = (since for sequence, since in zip(self.running, self._since, strict=True) if sequence is not None)
+        return self._filled < self.num_steps or all(since == self.num_steps for since in began)
+
+    def _admit(self) -> bool:
+        """Begin prompts of waiting sequences unless some are under way. False if none are then."""
+        if not self._fills and (admitted := self._next()):
+            self._fills.append(self._runner.begin(admitted, self._prefixes))
+        return bool(self._fills)
 
     def _next(self) -> list[tuple[int, Sequence]]:
         """Pair waiting sequences with free rows: one, or as many as MAX_POSITIONS allows."""
         free = [row for row, sequence in enumerate(self.running) if sequence is None]
-        if self.alone:
-            free = [] if self.is_busy else free[:1]
         admitted: list[tuple[int, Sequence]] = []
         room = MAX_POSITIONS
         for row in free[: len(self.waiting)]:
@@ -165,7 +171,9 @@ class Scheduler:
         return admitted
 
     def _ready_beside(self, running: list[Sequence]) -> Collection[Sequence]:
-        """Return the waiting sequences but those that wait for a leading one of their caller."""
+        """Return the waiting sequences but those that wait for a lone one, or a leading one of their caller."""
+        if self.alone:
+            return [one for one in self.waiting if one is self._lone]
         if not self._in_order:
             return self.waiting
         leading = [(one.caller, one.place) for one in running if one.leads]
@@ -173,100 +181,59 @@ class Scheduler:
             one for one in self.waiting if all(caller != one.caller or one.place <= place for caller, place in leading)
         ]
 
-    def _fill(self, admitted: list[tuple[int, Sequence]], fills: Iterator[None]) -> Iterator[Outputs]:
-        """Prefill on to the runner's next yield. Prompts that run out of memory together are tried one by one."""
-        failed = None
+    def _fill(self) -> Outputs:
+        """Prefill a part of the prompts under way. Those that run out of memory together are tried one by one."""
+        fill = self._fills.popleft()
         try:
-            self._filling = None if next(fills, "whole") == "whole" else (admitted, fills)
+            is_complete = fill.advance()
         except torch.cuda.OutOfMemoryError as error:
-            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the sequence
-            failed, self._filling = error.with_traceback(None), None
-        if self._filling is not None:
-            yield []
-        elif failed is None:
-            for row, sequence in admitted:
-                self.running[row] = self._latest[row] = sequence
-                if self._first_steps and (sequence.listened or self.alone):
-                    self._firsts.add(self.num_steps + self._first_steps)
-                if sequence.finished:  # dropped meanwhile
-                    self.drop(sequence)
-            yield []
-        elif len(admitted) == 1:
-            yield [self._fail(sequence, failed) for _, sequence in admitted if not sequence.finished]
-        else:
-            for one in admitted:
-                self._filling = [one], self._runner.fills([one], self._prefixes)
-                while self._filling is not None:
-                    yield from self._fill(*self._filling)
+            if len(fill.admitted) == 1:  # its frames' tensors must not outlive the sequence
+                failed = error.with_traceback(None)
+                return [self._fail(sequence, failed) for _, sequence in fill.admitted if not sequence.finished]
+            self._fills.extend(self._runner.begin([one], self._prefixes) for one in fill.admitted)
+            return []
+        if not is_complete:
+            self._fills.appendleft(fill)
+            return []
+        for row, sequence in fill.admitted:
+            self.running[row] = self._latest[row] = sequence
+            self._since[row] = self.num_steps
+            if self._first_steps and (sequence.listened or self.alone):
+                self._firsts.add(self.num_steps + self._first_steps)
+            if sequence.finished:  # dropped meanwhile
+                self.drop(sequence)
+        return []
 
     def _collect(self) -> Outputs:
         """Copy the outputs since the last copy if it is time, and read the copies that are due."""
         outputs = self._read(0) if self._is_awaited else []
         self._is_awaited = self.num_steps in self._firsts
         self._firsts.discard(self.num_steps)
-        if self._is_awaited or (not self.alone and self.num_steps - self._copied >= CHECK_EVERY):
-            self._start_copy()
+        if self._is_awaited or (not self.alone and self.num_steps - self._readback.copied >= CHECK_EVERY):
+            self._readback.start(self.running, self.num_steps)
         return outputs + self._read(0 if self.alone else self.unread)
 
     def _read(self, unread: int) -> Outputs:
         """Read all copies but the last `unread`, and return their final frames."""
         outputs: Outputs = []
-        while len(self._copies) > unread:
-            outputs += self._read_oldest()
-        return outputs
-
-    def _start_copy(self):
-        """Start copying the latest frames and the counters to the host.
-
-        Those are the frames that the steps since the last copy have completed, and those held back before.
-        """
-        state, delay, codebooks = self._state, self._state.delay, self._state.config.codebooks
-        frames = self.num_steps - self._copied + state.family.closing_columns
-        self._copied = self.num_steps
-        ages = torch.arange(frames, device=state.device)
-        first = (delay.num_generated - (codebooks - 1 + frames)).unsqueeze(1) + ages
-        index = first.clamp_(min=0).add_(delay.output_base.unsqueeze(1)).mul_(codebooks)
-        fresh = delay.outputs.take(index.unsqueeze(2) + self._diagonal)
-        flags = (delay.done, delay.ended, state.sampler.finite, state.work.stalled.expand(state.batch))
-        counters = torch.stack([delay.num_generated, *(flag.long() for flag in flags)])
-        event = None
-        if state.device.type == "cuda":
-            fresh, counters = to_host(fresh), to_host(counters)
-            event = end_of_work()
-        self._copies.append((tuple(self.running), fresh, counters, event))
-
-    def _read_oldest(self) -> Outputs:
-        """Read the oldest copy and return its final frames.
-
-        The copy records which sequence each row had at that time. A row may have another sequence by now.
-        """
-        owners, fresh, counters, event = self._copies.popleft()
-        if event is not None:
-            event.synchronize()
-            fresh = fresh.clone()  # sequences keep parts of it, and pinned memory is scarce
-        outputs: Outputs = []
-        for row, (num_generated, done, ended, finite, stalled) in enumerate(counters.t().tolist()):
-            sequence = owners[row]
-            if stalled:
+        while len(self._readback) > unread:
+            rows = self._readback.read()
+            if rows is None:
                 raise self._stalled()
-            if sequence is None or sequence.finished:
-                continue
-            if not finite:
-                outputs.append(self._fail(sequence, self._not_finite()))
-                continue
-            sequence.finished, sequence.ended = bool(done), bool(ended)
-            frames = self._take(sequence, num_generated, fresh[row])
-            self.alone = False
-            if sequence.finished:
-                self.running[row] = None
-            if len(frames) or sequence.finished:
-                outputs.append((sequence, frames))
+            for row, sequence, frames, is_finite in rows:
+                if not is_finite:
+                    outputs.append(self._fail(sequence, self._not_finite()))
+                    continue
+                if sequence.finished:
+                    self.running[row] = None
+                if len(frames) or sequence.finished:
+                    outputs.append((sequence, frames))
         return outputs
 
     def _fail(self, sequence: Sequence, error: BaseException) -> tuple[Sequence, torch.Tensor]:
         """Drop a sequence with an error and return its last output."""
         self.drop(sequence)
-        sequence.error, self.alone = error, False
+        sequence.error = error
         return sequence, torch.empty(0, self._state.config.codebooks, dtype=torch.int64)
 
     def _not_finite(self) -> HiggsError:
@@ -290,21 +257,3 @@ class Scheduler:
             "The GPU got stuck: parts of it waited for each other for over a second, so speech was stopped. Try "
             "again. If it happens again, please report it with the output of `python -m engine doctor FOLDER`."
         )
-
-    def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:
-        """Return the number of whole frames in `num_generated` outputs."""
-        state = self._state
-        return frames_ready(num_generated, state.config.codebooks, state.family.closing_columns, ended, finished)
-
-    def _steps_for(self, frames: int) -> int:
-        """Return the number of outputs that hold so many whole frames of a sequence that has not ended."""
-        return next(steps for steps in itertools.count() if self._ready(steps, False, False) >= frames)
-
-    def _take(self, sequence: Sequence, num_generated: int, latest: torch.Tensor) -> torch.Tensor:
-        """Return the new frames [t, K] of a sequence. latest: the last frames of its outputs, whole or not."""
-        ready = self._ready(num_generated, sequence.ended, sequence.finished)
-        before = num_generated - self._state.config.codebooks + 1 - len(latest)  # frames before the latest
-        frames = latest[sequence.num_frames - before : ready - before]
-        sequence.num_frames = ready
-        sequence.codes.append(frames)
-        return frames

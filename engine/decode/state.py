@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from ..core.config import RAS_WINDOW, SamplingParams
+from ..core.config import RAS_WINDOW
 from ..core.sequence import Sequence
 from ..device.buffers import Buffers
 from ..device.torch_names import storage_id
@@ -64,7 +62,6 @@ class DecodeState:
         self.sampler: Sampler = kind(sizes, device, dtype)
         self.work = Work(sizes, device, dtype)
         self.work.eps.fill_(config.norm_eps)
-        self.start_by: Callable[[int, int, int, SamplingParams, int], None] | None = None  # a kernel that starts rows
 
     @property
     def logits(self) -> torch.Tensor:
@@ -85,18 +82,37 @@ class DecodeState:
         self.cache.set_row(row, prompt_length=length)
         self.delay.set_row(row, num_generated=0, done=True)
 
-    def start_row(self, row: int, sequence: Sequence) -> None:
-        """Prepare a row for a sequence's first step. The prompt must be in the cache."""
-        params, length = sequence.params, len(sequence)
-        limit = min(params.max_frames + self.config.codebooks - 1, self.max_seq_len - length)
-        if self.start_by is None:
-            self.cache.start(row, length)
-            self.delay.start(row, limit)
-            self.sampler.start(row, params, sequence.index)
-        else:
-            self.start_by(row, length, limit, params, sequence.index)
-            self.cache.clear_empty(row, length)
+    def limit(self, sequence: Sequence) -> int:
+        """Return the most outputs of a sequence in a row of its own."""
+        return min(sequence.params.max_frames + self.config.codebooks - 1, self.max_seq_len - len(sequence))
+
+    def start_row(self, row: int, sequence: Sequence, clear: bool = True) -> None:
+        """Prepare a row for a sequence's first step. The prompt must be in the cache. clear: see KVCache.start."""
+        self.cache.start(row, len(sequence), clear)
+        self.delay.start(row, self.limit(sequence))
+        self.sampler.start(row, sequence.params, sequence.index)
+        self.start_window(row, sequence)
+
+    def start_window(self, row: int, sequence: Sequence) -> None:
+        """Prepare a row's window of repeats, if the family has one."""
         if isinstance(self.sampler, RepetitionAwareSampler):
             columns = [columns for _, columns in sequence.audio]
             none = torch.empty((0, self.config.codebooks), dtype=torch.int64)
-            self.sampler.start_window(row, params, torch.cat([none, *columns]))
+            self.sampler.start_window(row, sequence.params, torch.cat([none, *columns]))
+
+    def sample(self) -> None:
+        """Sample logits -> the step's output, counters, end flags, and the cache slots of the next position.
+
+        No sync, no allocation, and masks instead of branches on data.
+        """
+        family, delay, sampler = self.family, self.delay, self.sampler
+        delay.suppress(sampler.suppress_specials, sampler.suppressed, ends_early=family.ends_on_any_codebook)
+        sampler.sample(self.logits, delay)
+        if family.ends_on_any_codebook:
+            delay.end_on_any_codebook()
+        else:
+            delay.end_on_codebook_0()
+        if isinstance(sampler, RepetitionAwareSampler):
+            sampler.remember(delay.output)
+        self.cache.seek(delay.num_generated)
+        delay.emit()

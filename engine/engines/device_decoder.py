@@ -67,24 +67,22 @@ class DeviceSession:
         self._decoder, self._peak, loaded = decoder, peak, decoder.loaded
         self._checks: dict[Sequence, ChunkCheck | WhisperCheck] = {}  # of incomplete sequences
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
-        windows = loaded.windows()
-        self._waveform = Waveform(loaded.decoder, loaded.pool, windows)
-        self._waveform.together = 1 if stage.alone and runner is not None else loaded.windows_together()
+        windows, rows = loaded.windows(), 0 if runner is None else min(runner.state.batch, stage.rows)
+        together = 1 if stage.alone and runner is not None else loaded.windows_together()
+        self._waveform = Waveform(loaded.decoder, loaded.pool, windows, together, serialize=rows < 2)
         self._scheduler: Scheduler | None = None
         self._how = ""
         self._notes = (windows.note,) if windows is not None and windows.note else ()
         self._sounds: dict[Sequence, Sound] = {}  # of incomplete sequences
         self._spoken: deque[Sequence] = deque()  # submitted with codes
+        self._decoded: deque[Sequence] = deque()  # whose codes may fill windows
         self._moved: set[Sequence] = set()  # with new codes
-        self._steps: Iterator[list[Heard]] | None = None
         if runner is not None:
-            rows = min(runner.state.batch, stage.rows)
-            self._waveform.windows.serialize = rows == 1
             self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
             first = self._waveform.first_frames
-            self._scheduler = Scheduler(runner, (), prefixes, first_frames=first, in_order=_is_in_order(loaded))
+            self._scheduler = Scheduler(runner, prefixes, first_frames=first, in_order=_is_in_order(loaded))
 
     @property
     def report(self) -> SessionReport:
@@ -107,9 +105,7 @@ class DeviceSession:
                 continue
             assert self._scheduler is not None, "a stage without rows decodes nothing"
             self._sounds[sequence] = self._waveform.sound(streamed=sequence.listened)
-            if sequence.listened and not (self._scheduler.is_busy or self._scheduler.waiting):
-                self._scheduler.alone = True
-            self._scheduler.add(sequence)
+            self._scheduler.add(sequence, alone=sequence.listened and not self._scheduler.is_busy)
 
     def drop(self, *sequences: Sequence) -> None:
         for sequence in sequences:
@@ -127,59 +123,57 @@ class DeviceSession:
         return made
 
     def wake(self) -> None:
-        """Do nothing: the iteration never waits."""
+        """Do nothing: a step never waits."""
 
-    def __iter__(self) -> Iterator[list[Heard]]:
-        """Resume the last iteration, or start one."""
-        if self._steps is None:
-            self._steps = self._iterate()
-        return self._steps
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._sounds)
 
-    def _iterate(self) -> Iterator[list[Heard]]:
-        while self._sounds:
-            yield from self._speak_codes()
-            for outputs in self._scheduler or ():
-                yield from self._push(outputs)
-                del outputs  # while this waits to go on, sequences may be dropped
-                # The device has the next step meanwhile.
-                self._waveform.poll(wait=bool(self._waveform.awaited))
-                self._decoder.require_open()
-                yield self._outputs()
-                yield from self._speak_codes()
-            self._waveform.finish()
-            self._decoder.require_open()
-            yield self._outputs()
-        self._steps = None
-
-    def _speak_codes(self) -> Iterator[list[Heard]]:
-        """Decode the audio of sequences submitted with codes, window by window."""
-        while self._spoken:
+    def step(self) -> list[Heard]:
+        """Decode windows of codes that are there, or else a step of the scheduler and then its windows."""
+        if self._spoken and not self._decoded:
             sequence = self._spoken.popleft()
-            sound = self._sounds[sequence]
-            for _ in sound.push(torch.cat(sequence.codes)):
-                self._waveform.poll()
-                self._decoder.require_open()
-                yield self._outputs()
-            sound.finish()
-            self._moved.add(sequence)
+            self._sounds[sequence].push(torch.cat(sequence.codes))
+            self._decoded.append(sequence)
+        if self._decoded:
+            self._decode_windows()
+        elif self._scheduler is not None and self._scheduler.is_busy:
+            self._take(self._scheduler, self._scheduler.step())
+            self._decode_windows()  # the device has the next step meanwhile
+        else:
+            self._waveform.finish()
+        self._waveform.poll(wait=bool(self._waveform.awaited))
+        self._decoder.require_open()
+        return self._outputs()
 
-    def _push(self, outputs: Outputs) -> Iterator[list[Heard]]:
+    def _take(self, scheduler: Scheduler, outputs: Outputs) -> None:
         for sequence, frames in outputs:
             sound = self._sounds.get(sequence)  # the caller may have dropped it since
             if sound is None:
                 continue
-            self._moved.add(sequence)
-            place = self._scheduler and self._scheduler.place_of(sequence)
+            place = scheduler.place_of(sequence)
             if sequence.finished and place and sequence in self._checks:  # before another prompt takes the row
                 with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the codes are read again
                     self._checks[sequence].listen(*place, sequence.num_frames)
-            for _ in sound.push(frames):
+            sound.push(frames)
+            self._decoded.append(sequence)
+
+    def _decode_windows(self) -> None:
+        """Decode the windows that codes fill: one if windows are decoded singly, to be heard before the next."""
+        while self._decoded:
+            sequence = self._decoded[0]
+            self._moved.add(sequence)
+            sound = self._sounds.get(sequence)  # the caller may have dropped it since
+            if sound is not None and sound.advance():
                 if self._waveform.together == 1:
-                    yield self._outputs()
-            if sequence.listened and sequence.codes and sequence in self._checks:
+                    return
+                continue
+            self._decoded.popleft()
+            if sound is not None and sequence.listened and sequence.codes and sequence in self._checks:
+                place = self._scheduler and self._scheduler.place_of(sequence)
                 frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
                 self._cleared[sequence] = frames * FRAME_SAMPLES
-            if sequence.finished:
+            if sound is not None and sequence.finished:
                 sound.finish()
 
     def _judge(self, sequence: Sequence) -> None:
@@ -212,10 +206,9 @@ class DeviceSession:
 
     def close(self) -> None:
         """Drop references to device memory, because an exception may keep this object alive."""
-        self._steps = None
         self._waveform.close()
         if self._scheduler is not None:
-            self._scheduler.__exit__()
+            self._scheduler.close()
         self._sounds.clear()
         self._checks.clear()
 

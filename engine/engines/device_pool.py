@@ -209,14 +209,12 @@ class DevicePoolSession(PoolSession):
     def _decode(self, member: Member, engine: Engine, session: DeviceSession):
         while not self._closed:
             self._feed(member, engine, session)
-            for outputs in session:
-                for one in outputs:
+            if session.is_busy:
+                for one in session.step():
                     if isinstance(one.error, torch.cuda.OutOfMemoryError):
                         raise one.error
                     self._tell(self._pool.hear, member, one)
-                if self._closed:
-                    return
-                self._feed(member, engine, session)
+                continue
             engine.require_open()
             with self._changed:
                 self._changed.wait_for(

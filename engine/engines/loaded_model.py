@@ -19,9 +19,8 @@ from ..codec.waveform import GROUPS, LENGTHS, SINGLE_LENGTHS, Waveform
 from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
-from ..cuda.nvrtc import KernelUnavailable
-from ..decode.backend import most_rows
-from ..decode.model_runner import ModelRunner
+from ..cuda.kernel import choose
+from ..decode.model_runner import ModelRunner, most_rows, open_runner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
 from ..device.collection import uncollected
@@ -113,14 +112,12 @@ class LoadedModel:
 
     def _take_snake_kernel(self):
         """Use the CUDA Snake kernel if it compiles (Snake is a third of the codec's launches)."""
-        if self._config.kernels == "torch" or self.pool.device.type != "cuda":
-            return
-        try:
-            self._snake = SnakeKernel(self.pool.device)
-        except KernelUnavailable as error:
-            self._codec_backend = f", the codec by torch ops ({error})"
-        else:
+        device = self.pool.device
+        self._snake, reason = choose(self._config.kernels, device, lambda: SnakeKernel(device))
+        if self._snake is not None:
             self.decoder.use(self._snake)
+        elif reason:
+            self._codec_backend = f", the codec by torch ops ({reason})"
 
     def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
         """Check the talker's logits, and initialise the CUDA libraries (a third of a second per process)."""
@@ -132,7 +129,7 @@ class LoadedModel:
                 return
             with contextlib.closing(Waveform(self.decoder, self.pool, self.windows())) as waveform:
                 sound = waveform.sound()
-                list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
+                sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
                 sound.finish()
                 waveform.finish()
 
@@ -181,7 +178,7 @@ class LoadedModel:
 
     def _new_runner(self, rows: int, max_seq_len: int, pool: PrivatePool) -> ModelRunner:
         prompts = self.prompts()
-        return ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts, self._aligned)
+        return open_runner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts, self._aligned)
 
     @contextlib.contextmanager
     def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:

@@ -242,8 +242,8 @@ class SpeakerThread:
 
     def _serve(self, drive: Drive) -> bool:
         while True:
-            for ended in drive:
-                self._finish(ended)
+            while drive.is_busy:
+                self._finish(drive.step())
                 while not self._inbox.empty():
                     if (item := self._inbox.get()) is None:
                         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
@@ -51,7 +51,7 @@ class Heard(NamedTuple):
 class SessionReport(NamedTuple):
     """Kernels, warnings and peak memory of a session."""
 
-    how: str = ""  # kernels, executor and devices, for users
+    how: str = ""  # kernels, graphs and devices, for users
     notes: tuple[str, ...] = ()  # for users, such as a failed capture or a lost device
     peak_bytes: int = 0  # GPU memory
 
@@ -59,9 +59,7 @@ class SessionReport(NamedTuple):
 class Session(Protocol):
     """Decodes the sequences of one stage, or of a server's callers while there are any.
 
-    Iterating yields new output after every step, or an empty list when idle. It ends when all submitted sequences are
-    complete, and may then be repeated. Raises HiggsError or torch.OutOfMemoryError if no sequence can continue. Not
-    thread-safe, except for `wake`.
+    Call `step` while it `is_busy`. Not thread-safe, except for `wake`.
     """
 
     @property
@@ -80,10 +78,20 @@ class Session(Protocol):
         ...
 
     def wake(self) -> None:
-        """Make the iteration yield soon. Thread-safe."""
+        """Make `step` return soon. Thread-safe."""
         ...
 
-    def __iter__(self) -> Iterator[list[Heard]]: ...
+    @property
+    def is_busy(self) -> bool:
+        """True until all submitted sequences are complete."""
+        ...
+
+    def step(self) -> list[Heard]:
+        """Return new output after a step or a short wait; it may be empty.
+
+        Raises HiggsError or torch.OutOfMemoryError if no sequence can continue.
+        """
+        ...
 
 
 class Decoder(Protocol):

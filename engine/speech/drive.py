@@ -38,7 +38,7 @@ class Ended(NamedTuple):
 class Drive:
     """Decodes requests on one session: passes on new audio and submits retries.
 
-    Iterating yields the requests that ended in each step. An error ends its own request only.
+    Call `step` while it `is_busy`. An error ends its own request only.
     """
 
     def __init__(self, session: Session):
@@ -68,9 +68,14 @@ class Drive:
             del self._owners[sequence]
         self.session.drop(*dropped)
 
-    def __iter__(self) -> Iterator[list[Ended]]:
-        for outputs in self.session:
-            yield list(filter(None, map(self._hear, outputs)))
+    @property
+    def is_busy(self) -> bool:
+        """True until all requests have ended."""
+        return self.session.is_busy
+
+    def step(self) -> list[Ended]:
+        """Take a step of the session, and return the requests that ended in it."""
+        return list(filter(None, map(self._hear, self.session.step())))
 
     def _hear(self, output: Heard) -> Ended | None:
         request = self._owners.get(output.sequence)
@@ -114,9 +119,8 @@ def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
         with decoder.session(stage) as session:
             drive = Drive(session)
             drive.add(request, iter([sequences]))
-            for ended in drive:
-                if errors := [one.error for one in ended if one.error is not None]:
-                    del ended
+            while drive.is_busy:
+                if errors := [one.error for one in drive.step() if one.error is not None]:
                     raise errors.pop()  # this frame must not keep a reference
                 request.tick()
             request.decoded_by(session.report)

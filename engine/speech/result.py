@@ -140,7 +140,7 @@ class SpeechResult:
     chunks: int  # number of chunks
     stopped: str  # stop reason, for users
     warnings: tuple[str, ...] = ()
-    how: str = ""  # kernels and executor, for users
+    how: str = ""  # kernels and graphs, for users
     turns: tuple[SpokenTurn, ...] = ()  # one per input turn
     reused: int = 0  # chunks of a dialogue that came from the cache
     retried: tuple[Retried, ...] = ()  # chunks with a bad attempt

@@ -107,6 +107,8 @@ class Cache(Protocol):
     empty: torch.Tensor
     filled: list[int] | None
 
+    def mask_empty(self) -> None: ...
+
     def keep_queries(self, layer: int, queries: torch.Tensor) -> None: ...
 
 

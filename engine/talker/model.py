@@ -64,6 +64,8 @@ class Talker:
     def decode(self, state: State) -> None:
         """Decode one position per row: state.work.x -> state.cache and state.logits. No allocation, no sync."""
         config, work, cache = self.config, state.work, state.cache
+        if cache.filled is None:
+            cache.mask_empty()
         torch.index_select(self.cos, 0, cache.position, out=work.cos)
         torch.index_select(self.sin, 0, cache.position, out=work.sin)
         for index, layer in enumerate(self.layers):

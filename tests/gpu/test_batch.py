@@ -6,9 +6,9 @@ import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
-from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.prompts import Prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
@@ -54,7 +54,7 @@ def begin(backend, prompt):
     talker, state = backend.talker, backend.state
     for row in range(state.batch):
         one = prompt(talker.config, seed=row, frames=4 + 5 * row % 61)
-        Prefill(talker).put(state, [(row, dataclasses.replace(one, index=row, params=PARAMS))])
+        Prefill(talker).begin(state, [(row, dataclasses.replace(one, index=row, params=PARAMS))]).complete()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -80,7 +80,7 @@ def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, promp
     if batch > BatchKernel.most_rows(talker):
         pytest.skip("this GPU's kernels have fewer rows")
     twin, ours = (state_of(talker, batch, 256) for _ in range(2))
-    backends = Backend(talker, twin), Backend(talker, ours, BatchKernel(talker, ours))
+    backends = ModelRunner(talker, twin), ModelRunner(talker, ours, BatchKernel(talker, ours))
     for backend in backends:
         begin(backend, prompt)
     for _ in range(100):
@@ -110,7 +110,11 @@ def test_kernels_are_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, fam
         one.copy_(other)
     exact.embed_text.copy_(talker.embed_text)
     state = state_of(exact, 7, 256)
-    backends = Backend(talker, twin), Backend(talker, ours, BatchKernel(talker, ours)), Backend(exact, state)
+    backends = (
+        ModelRunner(talker, twin),
+        ModelRunner(talker, ours, BatchKernel(talker, ours)),
+        ModelRunner(exact, state),
+    )
     for backend in backends:
         begin(backend, prompt)
     errors = {"twin": 0.0, "kernels": 0.0}
@@ -202,7 +206,7 @@ def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, pro
     eager, captured = (state_of(talker, 12, 512) for _ in range(2))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     kernels = [BatchKernel(talker, state) for state in (eager, captured)]
-    backends = [Backend(talker, state, kernel) for state, kernel in zip((eager, captured), kernels, strict=True)]
+    backends = [ModelRunner(talker, state, kernel) for state, kernel in zip((eager, captured), kernels, strict=True)]
     for backend in backends:
         begin(backend, prompt)
     run_eager, run_captured = (kernel.run for kernel in kernels)

@@ -44,14 +44,14 @@ def rows_of(speech):
 def _uneven(monkeypatch):
     """Give every sequence its own limit, so that rows are refilled at different times."""
 
-    fills = Prefill.fills
+    begin = Prefill.begin
 
     def uneven(prompts, state, admitted, *args):
         for _, sequence in admitted:
             sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
-        return fills(prompts, state, admitted, *args)
+        return begin(prompts, state, admitted, *args)
 
-    monkeypatch.setattr(Prefill, "fills", uneven)
+    monkeypatch.setattr(Prefill, "begin", uneven)
 
 
 WAYS = {
@@ -88,9 +88,9 @@ def test_codes_do_not_depend_on_the_batch_size(folders, family, way):
 def test_every_batch_size_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
         with engine.loaded.runner_for(rows, 200) as runner:
-            assert (runner.state.batch, runner.state.max_seq_len, runner.executor.name) == (rows, 256, "graph")
+            assert (runner.state.batch, runner.state.max_seq_len, runner.is_captured) == (rows, 256, True)
             assert runner.describe().startswith(BatchKernel.name) == (dtype == "bf16")
-        assert engine.loaded.runner().executor.name == "graph"
+        assert engine.loaded.runner().is_captured
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -8,9 +8,8 @@ from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, Samplin
 from higgs_tts.engine.codec import snake
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.cuda.nvrtc import LaunchFailed, read_source
-from higgs_tts.engine.decode import model_runner
-from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import single
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.tools.published import write_hollow
 from higgs_tts.tests.device_memory import free_bytes
 
@@ -91,7 +90,7 @@ def test_graphs_off_never_captures(folder, monkeypatch):
 
 def planted_failure(monkeypatch, when):
     """Make the step raise once, in the given phase of the capture. The first step of all is a warm-up."""
-    step, failures = Backend.step, []
+    step, failures = ModelRunner.step, []
 
     def failing(backend):
         if not failures and torch.cuda.is_current_stream_capturing() == (when == "capture"):
@@ -99,7 +98,7 @@ def planted_failure(monkeypatch, when):
             raise RuntimeError("planted failure")
         step(backend)
 
-    monkeypatch.setattr(Backend, "step", failing)
+    monkeypatch.setattr(ModelRunner, "step", failing)
 
 
 @pytest.mark.parametrize("when", ["warm-up", "capture"])
@@ -208,7 +207,7 @@ def test_out_of_memory_before_the_capture_leaks_nothing(folder, monkeypatch):
     """Other allocations take all memory between the buffers and the capture. The step needs none of it."""
     before = free_bytes()
     hog = []
-    make = model_runner.make_executor
+    capture = ModelRunner.capture
 
     def starved(*args):
         torch.cuda.synchronize()
@@ -219,9 +218,9 @@ def test_out_of_memory_before_the_capture_leaks_nothing(folder, monkeypatch):
                 hog.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
             except torch.cuda.OutOfMemoryError:
                 size //= 2
-        return make(*args)
+        capture(*args)
 
-    monkeypatch.setattr(model_runner, "make_executor", starved)
+    monkeypatch.setattr(ModelRunner, "capture", starved)
     engine = Engine(config(folder))
     engine.open()
     hog.clear()
@@ -237,7 +236,7 @@ def test_an_exception_inside_the_step_leaks_nothing(folder, monkeypatch):
     before = free_bytes()
     with Engine(config(folder, runner="eager")) as engine:
         first = engine.speak(TEXT, params=PARAMS)
-        step, calls = Backend.step, []
+        step, calls = ModelRunner.step, []
 
         def failing(backend):
             calls.append(1)
@@ -245,7 +244,7 @@ def test_an_exception_inside_the_step_leaks_nothing(folder, monkeypatch):
                 raise RuntimeError("planted failure")
             step(backend)
 
-        monkeypatch.setattr(Backend, "step", failing)
+        monkeypatch.setattr(ModelRunner, "step", failing)
         with pytest.raises(RuntimeError, match="planted"):
             engine.speak(TEXT, params=PARAMS)
         assert torch.equal(engine.speak(TEXT, params=PARAMS).wav, first.wav)

@@ -38,7 +38,9 @@ def heard(decoder, pool, codes, sizes=SIZES):
     assert type(waveform.windows) is SideStreamWindows
     sound = waveform.sound(streamed=True)
     for size in (*sizes, len(codes)):
-        list(sound.push(codes[:size]))
+        sound.push(codes[:size])
+        while sound.advance():
+            pass
         codes = codes[size:]
     sound.finish()
     waveform.finish()

@@ -5,12 +5,10 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
-from higgs_tts.engine.decode.backend import Backend
-from higgs_tts.engine.decode.executors import make_executor
-from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool
@@ -19,12 +17,12 @@ CUDA = torch.device("cuda", 0)
 LAYERS = 3
 
 
-def backend_of(talker, state, kernels):
+def runner_of(talker, state, kernels):
     """Return torch's ops, or our kernels for a state of that many rows, as in a runner."""
     if not kernels:
-        return Backend(talker, state)
+        return ModelRunner(talker, state)
     kind = SingleKernel if state.batch == 1 else BatchKernel
-    return Backend(talker, state, kind(talker, state), SampleKernel(talker, state))
+    return ModelRunner(talker, state, kind(talker, state), SampleKernel(talker, state))
 
 
 class Pair:
@@ -33,14 +31,14 @@ class Pair:
     def __init__(self, talker, make_state, batch, context, kernels=False):
         self.talker, self.pool = talker, PrivatePool(CUDA)
         self.states = [make_state(talker, batch, context) for _ in range(2)]
-        self.backends = [backend_of(talker, state, kernels) for state in self.states]
-        names = ("eager", "graph")
-        self.executors = [make_executor(n, b, self.pool) for n, b in zip(names, self.backends, strict=True)]
+        self.runners = [runner_of(talker, state, kernels) for state in self.states]
+        self.runners[1].capture(self.pool.capture_stream())
 
     def start(self, prompts, params, limits=None):
         for state in self.states:
             for row, one in enumerate(prompts):
-                Prefill(self.talker).put(state, [(row, dataclasses.replace(one, index=row, params=params))])
+                sequence = dataclasses.replace(one, index=row, params=params)
+                Prefill(self.talker).begin(state, [(row, sequence)]).complete()
             if limits:
                 state.delay.max_generated.copy_(torch.tensor(limits))
 
@@ -48,19 +46,17 @@ class Pair:
         """Return the first step after which logits or codes differ, or None."""
         a, b = self.states
         for step in range(steps):
-            for executor in self.executors:
-                executor.step()
+            for runner in self.runners:
+                runner.step()
             pairs = (a.logits, b.logits), (a.delay.output, b.delay.output), (a.delay.done, b.delay.done)
             if not all(torch.equal(one, other) for one, other in pairs):
                 return step
         return None if torch.equal(a.delay.outputs[:, :steps], b.delay.outputs[:, :steps]) else steps
 
     def close(self):
-        for executor in self.executors:
-            executor.close()
-        for backend in self.backends:
-            backend.close()
-        self.states = self.backends = self.executors = self.talker = None
+        for runner in self.runners:
+            runner.close()
+        self.states = self.runners = self.talker = None
         self.pool.close()
 
 
@@ -98,19 +94,19 @@ def test_a_stale_output_at_the_first_step_is_detected(wide, state_of, prompt):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     pair = Pair(talker, state_of, 1, 256)
     pair.start([prompt(talker.config)], SamplingParams())
-    pair.executors[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale slot
+    pair.runners[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale slot
     pair.start([prompt(talker.config)], SamplingParams())
     assert pair.first_difference(10) is None  # a clean start recovers
     pair.start([prompt(talker.config)], SamplingParams())
-    stale, step = pair.states[1], pair.executors[1].step
+    stale, step = pair.states[1], pair.runners[1].step
 
     def stale_first():
         kept = stale.logits.clone()
         stale.logits.copy_(kept.roll(1, -1))
-        pair.executors[1].step = step
+        pair.runners[1].step = step
         step()
 
-    pair.executors[1].step = stale_first
+    pair.runners[1].step = stale_first
     assert pair.first_difference(10) == 0
     pair.close()
 
@@ -118,18 +114,18 @@ def test_a_stale_output_at_the_first_step_is_detected(wide, state_of, prompt):
 def test_a_capture_that_differs_from_the_step_is_refused(wide, state_of, monkeypatch):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     state = state_of(talker, 2, 256)
-    step = Backend.step
+    step = ModelRunner.step
     copies = [(tensor, tensor.clone()) for tensor in state.tensors()]
 
-    def skewed(backend):
-        step(backend)
+    def skewed(runner):
+        step(runner)
         if torch.cuda.is_current_stream_capturing():
-            backend.state.logits[:, 3].add_(1e-3)
+            runner.state.logits[:, 3].add_(1e-3)
 
-    monkeypatch.setattr(Backend, "step", skewed)
+    monkeypatch.setattr(ModelRunner, "step", skewed)
     pool = PrivatePool(CUDA)
     with pytest.raises(GraphError, match="differs from an eager one in logits"):
-        GraphExecutor(Backend(talker, state), pool.capture_stream())
+        ModelRunner(talker, state).capture(pool.capture_stream())
     live = {tensor.data_ptr() for tensor in (state.cache.keys, state.cache.values, state.cache.queries)}
     assert all(t.data_ptr() in live or torch.equal(t.nan_to_num(), c.nan_to_num()) for t, c in copies)
     pool.close()
@@ -140,10 +136,10 @@ def test_a_capture_that_differs_from_the_step_is_refused(wide, state_of, monkeyp
 def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, monkeypatch, family, way, batch):
     talker = wide(family, torch.float32 if way == "fp32" else torch.bfloat16, 2, 512)
     state, captured = (state_of(talker, batch, 512) for _ in range(2))
-    backends = [backend_of(talker, one, way == "kernels") for one in (state, captured)]
+    runners = [runner_of(talker, one, way == "kernels") for one in (state, captured)]
     for row in range(batch):
-        Prefill(talker).put(state, [(row, dataclasses.replace(prompt(talker.config, seed=row), index=row))])
-    eager = make_executor("eager", backends[0], None)
+        runners[0].prefill([(row, dataclasses.replace(prompt(talker.config, seed=row), index=row))])
+    eager = runners[0]
     eager.step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     eager.step()
@@ -151,18 +147,17 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, monk
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     pool = PrivatePool(CUDA)
     counts = []
-    step = Backend.step
+    step = ModelRunner.step
 
-    def counted(backend):
+    def counted(runner):
         first = torch.cuda.memory_stats()["allocation.all.allocated"]
-        step(backend)
+        step(runner)
         counts.append(torch.cuda.memory_stats()["allocation.all.allocated"] - first)
 
-    monkeypatch.setattr(Backend, "step", counted)
-    executor = GraphExecutor(backends[1], pool.capture_stream())
+    monkeypatch.setattr(ModelRunner, "step", counted)
+    runners[1].capture(pool.capture_stream())
     assert counts[-3] == 0, "the capture allocated"  # warm-ups, then the capture, then the proof's two eager steps
     assert counts[-2:] == [0, 0]
-    executor.close()
-    for backend in backends:
-        backend.close()
+    for runner in runners:
+        runner.close()
     pool.close()

@@ -11,6 +11,7 @@ from higgs_tts.engine.decode import prompts
 from higgs_tts.engine.decode.fill import Fill, Piece
 from higgs_tts.engine.decode.kernels.prompt import PromptKernel, Sharing, sizes_of
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.prompts import Prefill, open_prefill
 from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool
@@ -96,18 +97,17 @@ def counted(work):
 
 @pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_captured_fill_is_one_graph_and_two_copies(wide, state_of, prefill_of, monkeypatch, family, weights):
+def test_a_captured_fill_is_one_graph_and_two_copies(wide, state_of, prefill_of, family, weights):
     """Of 340 positions. A row's start is one more kernel, and in v2 copies for its sampler's history."""
     talker = wide(family, torch.bfloat16, LAYERS, CONTEXT, weights)
     state = state_of(talker, 2, CONTEXT)
-    prefill, sequence, kernel = prefill_of(talker, state), prompt_of(talker.config), SampleKernel(talker, state)
-    state.start_by = kernel.start_row
-    whole = counted(lambda: prefill.put(state, [(1, sequence)]))
+    prefill, admitted = prefill_of(talker, state), [(1, prompt_of(talker.config))]
+    runner = ModelRunner(talker, state, sample_kernel=SampleKernel(talker, state))
+    whole = counted(lambda: prefill.begin(state, admitted, start=runner.start_row).complete())
     assert whole["cudaGraphLaunch"] == 1 and sum(whole.values()) <= (5 if family == "v3" else 10), whole
-    monkeypatch.setattr(state, "start_row", lambda row, sequence: None)
-    fill = counted(lambda: prefill.put(state, [(1, sequence)]))
+    fill = counted(lambda: prefill.begin(state, admitted, start=lambda row, sequence: None).complete())
     assert fill["cudaGraphLaunch"] == 1 and sum(fill.values()) <= 4, fill
-    kernel.close()
+    runner.close()
 
 
 @pytest.mark.parametrize("weights", FORMATS)
@@ -124,7 +124,7 @@ def test_captured_and_eager_prompts_are_bit_equal(wide, state_of, prefill_of, fa
         found = []
         for prefill, state in zip(both, states, strict=True):
             spoil(state)
-            prefill.put(state, list(enumerate(group)))
+            prefill.begin(state, list(enumerate(group))).complete()
             found.append([results(state, row, CONTEXT) for row in range(4)])
         assert all(same(one, other) for one, other in zip(*found, strict=True))
         for row, one in enumerate(group):
@@ -178,10 +178,10 @@ def test_prompts_of_different_sizes_share_a_fill_bit_for_bit(wide, state_of, pre
     alone = []
     for row, sequence in enumerate(sequences):
         spoil(state)
-        prefill.put(state, [(row, sequence)])
+        prefill.begin(state, [(row, sequence)]).complete()
         alone.append(results(state, row, len(sequence)))
     spoil(state)
-    calls = counted(lambda: prefill.put(state, list(enumerate(sequences))))
+    calls = counted(lambda: prefill.begin(state, list(enumerate(sequences))).complete())
     assert calls["cudaGraphLaunch"] == 1
     assert all(same(results(state, row, len(one)), alone[row]) for row, one in enumerate(sequences))
 
@@ -217,8 +217,8 @@ def test_kernels_are_within_two_percent_of_fp32(wide, state_of, prefill_of, fami
     prefill = prefill_of(talker, ours)
     for seed, codes in enumerate((250, 20, 560)):
         admitted = [(1, prompt_of(talker.config, seed, codes))]
-        prefill.put(ours, admitted)
-        Prefill(exact).put(theirs, admitted)
+        prefill.begin(ours, admitted).complete()
+        Prefill(exact).begin(theirs, admitted).complete()
         assert relative(ours.logits[1], theirs.logits[1]) <= 0.02, codes
         length = len(admitted[0][1])
         for name in ("keys", "values"):
@@ -232,8 +232,8 @@ def test_kernels_and_twin_agree_on_quantised_weights(wide, state_of, prefill_of,
     talker = wide(family, torch.bfloat16, 4, CONTEXT, weights)
     ours, twin = (state_of(talker, 2, CONTEXT) for _ in range(2))
     admitted = [(0, prompt_of(talker.config))]
-    prefill_of(talker, ours).put(ours, admitted)
-    Prefill(talker).put(twin, admitted)
+    prefill_of(talker, ours).begin(ours, admitted).complete()
+    Prefill(talker).begin(twin, admitted).complete()
     assert relative(ours.logits[0], twin.logits[0]) < 3e-2
 
 

@@ -9,11 +9,9 @@ from higgs_tts.engine.core.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
-from higgs_tts.engine.decode.backend import Backend
-from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.prompts import Prefill
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.device.memory import PrivatePool
 
 CONTEXT = 160
@@ -50,7 +48,7 @@ class Room:
         self.states = [state_of(talker, batch, CONTEXT) for _ in range(2)]
         self.twin, self.ours = self.states
         kernel = SampleKernel(talker, self.ours)
-        self.backends = Backend(quiet, self.twin), Backend(quiet, self.ours, sample_kernel=kernel)
+        self.runners = ModelRunner(quiet, self.twin), ModelRunner(quiet, self.ours, sample_kernel=kernel)
         self.random = random.Random(seed)
         self.g = torch.Generator(talker.device).manual_seed(seed)
         self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to resample
@@ -78,8 +76,8 @@ class Room:
         params = dataclasses.replace(params, **changes)
         tail = torch.randint(0, 1026, (roll.randrange(10), 8))
         prompt_length, index = roll.choice((1, 40, CONTEXT - 20, CONTEXT)), roll.randrange(1000)
-        for state in self.states:
-            state.start_row(row, Sequence([0] * prompt_length, ((0, tail),), params=params, index=index))
+        for runner in self.runners:
+            runner.start_row(row, Sequence([0] * prompt_length, ((0, tail),), params=params, index=index))
 
     def plant(self, ends=0.02):
         """Plant logits as from a bf16 head, with ties, and now and then a dominant end or begin code."""
@@ -102,14 +100,14 @@ class Room:
 
     def step(self):
         """Step one frame with both, and return the names of buffers that differ."""
-        for backend in self.backends:
-            backend.step()
+        for runner in self.runners:
+            runner.step()
         theirs, ours = map(written, self.states)
         return [name for name in theirs if not torch.equal(theirs[name], ours[name])]
 
     def close(self):
-        for backend in self.backends:
-            backend.close()
+        for runner in self.runners:
+            runner.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -168,7 +166,7 @@ def test_nan_logits_leave_every_index_in_bounds(wide, state_of, family):
     for fill in (float("nan"), float("inf"), float("-inf")):
         room.ours.logits.fill_(fill)
         room.ours.logits[1, :, 7] = 0
-        room.backends[1].step()
+        room.runners[1].step()
         assert ((room.ours.delay.output >= 0) & (room.ours.delay.output < CODE_VOCAB)).all()
     room.close()
 
@@ -219,21 +217,18 @@ def test_repeats_are_resampled_by_both(wide, state_of):
 def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, family):
     talker, pool = wide(family, torch.bfloat16, 2, 256), PrivatePool(torch.device("cuda", 0))
     eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
-    backends = [Backend(talker, state, SingleKernel(talker, state), SampleKernel(talker, state)) for state in states]
-    executor = GraphExecutor(backends[1], pool.capture_stream())
-    for state in states:
-        Prefill(talker).put(
-            state, [(0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))]
-        )
+    runners = [ModelRunner(talker, state, SingleKernel(talker, state), SampleKernel(talker, state)) for state in states]
+    runners[1].capture(pool.capture_stream())
+    for runner in runners:
+        runner.prefill([(0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))])
     for step in range(256):
-        backends[0].step()
-        executor.step()
+        for runner in runners:
+            runner.step()
         assert torch.equal(eager.logits, replayed.logits), step
         assert torch.equal(eager.delay.output, replayed.delay.output), step
     assert torch.equal(eager.delay.outputs, replayed.delay.outputs) and bool(replayed.delay.done[0])
-    executor.close()
-    for backend in backends:
-        backend.close()
+    for runner in runners:
+        runner.close()
     pool.close()
 
 

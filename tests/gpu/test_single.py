@@ -7,9 +7,8 @@ import torch
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable, read_source
-from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.prompts import Prefill
+from higgs_tts.engine.decode.model_runner import ModelRunner
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
 PUBLICATIONS = {  # of a kind of value, as the source has it
@@ -37,15 +36,15 @@ def both(wide, state_of, family, layers, context, prompt, frames=12, weights="")
     """Return two backends over one talker and prompt, each with its own state, the second with the kernel."""
     talker = wide(family, torch.bfloat16, layers, context, weights)
     twin, ours = (state_of(talker, 1, context) for _ in range(2))
-    backends = Backend(talker, twin), Backend(talker, ours, SingleKernel(talker, ours))
+    backends = ModelRunner(talker, twin), ModelRunner(talker, ours, SingleKernel(talker, ours))
     for backend in backends:
         begin(backend, prompt, frames)
     return backends
 
 
 def begin(backend, prompt, frames=12):
-    talker = backend.talker
-    Prefill(talker).put(backend.state, [(0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))])
+    sequence = dataclasses.replace(prompt(backend.talker.config, frames=frames), params=PARAMS)
+    backend.prefill([(0, sequence)])
 
 
 @pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
@@ -84,7 +83,7 @@ def test_kernel_is_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, famil
         one.copy_(other)
     exact.embed_text.copy_(talker.embed_text)
     state = state_of(exact, 1, 256)
-    backends = of_twin, of_ours, Backend(exact, state)
+    backends = of_twin, of_ours, ModelRunner(exact, state)
     begin(backends[2], prompt)
     errors = {"twin": 0.0, "kernel": 0.0}
     for _ in range(100):

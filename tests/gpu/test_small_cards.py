@@ -7,10 +7,9 @@ import torch
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.cuda.kernel import Limits
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
-from higgs_tts.engine.decode.backend import Backend, choose_backend
-from higgs_tts.engine.decode.executors import GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.prompts import Prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
@@ -41,7 +40,7 @@ def card(multiprocessors, monkeypatch):
 def two(talker, state_of, batch, kernel, context=1100):
     """Return two backends on one talker with equal caches: torch's ops, and the kernel."""
     twin, ours = (state_of(talker, batch, context) for _ in range(2))
-    backends = Backend(talker, twin), Backend(talker, ours, kernel(talker, ours))
+    backends = ModelRunner(talker, twin), ModelRunner(talker, ours, kernel(talker, ours))
     g = torch.Generator("cuda").manual_seed(1)
     for name in ("keys", "values"):
         getattr(twin.cache, name).normal_(generator=g)
@@ -99,16 +98,16 @@ def test_captured_and_eager_steps_decode_alike(wide, state_of, prompt, card, fam
     talker, said = wide(family, torch.bfloat16, 2, 512), []
     for captured in (False, True):
         state = state_of(talker, 1, 512)
-        backend = choose_backend(talker, state, "auto")
-        assert backend.describe() == SingleKernel.name
-        run = GraphExecutor(backend, torch.cuda.Stream()) if captured else backend
-        Prefill(talker).put(state, [(0, dataclasses.replace(prompt(talker.config), params=PARAMS))])
-        for _ in range(100):
-            run.step()
-        said.append((state.delay.outputs.clone(), state.logits.clone(), int(state.work.stalled)))
+        runner = ModelRunner(talker, state)
+        runner.choose_kernels("auto")
+        assert runner.describe() == f"{SingleKernel.name}, eager"
         if captured:
-            run.close()
-        backend.close()
+            runner.capture(torch.cuda.Stream())
+        Prefill(talker).begin(state, [(0, dataclasses.replace(prompt(talker.config), params=PARAMS))]).complete()
+        for _ in range(100):
+            runner.step()
+        said.append((state.delay.outputs.clone(), state.logits.clone(), int(state.work.stalled)))
+        runner.close()
     assert torch.equal(said[0][0], said[1][0]) and torch.equal(said[0][1], said[1][1])
     assert said[0][2] == said[1][2] == 0
 
@@ -120,8 +119,9 @@ def test_torch_s_ops_decode_if_shared_memory_is_too_small(wide, state_of, card, 
     with pytest.raises(KernelUnavailable, match="shared memory"):
         SingleKernel(talker, state_of(talker, 1, 64))
     state = state_of(talker, 1, 64)
-    backend = choose_backend(talker, state, "auto")
-    assert backend.describe().startswith("torch ops (") and "shared memory" in backend.describe()
-    backend.step()
+    runner = ModelRunner(talker, state)
+    runner.choose_kernels("auto")
+    assert runner.describe().startswith("torch ops (") and "shared memory" in runner.describe()
+    runner.step()
     assert state.logits.isfinite().all()
-    backend.close()
+    runner.close()

@@ -11,13 +11,12 @@ import transformers
 from higgs_tts.engine.core.codes import BOC, apply_v2, apply_v3
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import nvrtc
-from higgs_tts.engine.decode.backend import Backend
-from higgs_tts.engine.decode.executors import make_executor
-from higgs_tts.engine.decode.prompts import Prefill
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
+from higgs_tts.tests.traced import trace, tracing
 from higgs_tts.tests.watched import watching
 
 CPU = torch.device("cpu")
@@ -112,32 +111,17 @@ class Tensors:
         return self.tensors[name].to(device)
 
 
-class Bench:
+class Bench(ModelRunner):
     """A model runner over a small talker. `start` prefills rows, `run` returns the outputs [B, steps, K]."""
 
-    def __init__(self, family, batch=1, context=512, runner="eager", dtype=torch.float32, seed=0):
+    def __init__(self, family, batch=1, context=512, is_traced=False, dtype=torch.float32, seed=0):
         self.config = small_config(family)
         self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
-        self.talker = build_talker(self.config, self.tensors, context)
         aligned = (0, 0), (1, 0), (1, self.config.heads - 1)
-        self.state = DecodeState(self.config, batch, context, CPU, dtype, aligned)
-        self.backend = Backend(self.talker, self.state)
-        self.executor = make_executor(runner, self.backend, None)
-
-    def prefill(self, admitted, prefixes=None):
-        Prefill(self.talker).put(self.state, admitted, prefixes)
-
-    def fills(self, admitted, prefixes=None):
-        return Prefill(self.talker).fills(self.state, admitted, prefixes)
-
-    def step(self):
-        self.executor.step()
-
-    def sample(self):
-        self.backend.sample()
-
-    def decode(self):
-        self.backend.decode()
+        state = DecodeState(self.config, batch, context, CPU, dtype, aligned)
+        super().__init__(build_talker(self.config, self.tensors, context), state)
+        if is_traced:
+            trace(self)
 
     def start(self, params, prompts=None, lines=None):
         for b in range(self.state.batch):
@@ -147,7 +131,7 @@ class Bench:
 
     def run(self, steps):
         for _ in range(steps):
-            self.executor.step()
+            self.step()
         return self.state.delay.outputs[:, :steps].clone()
 
 
@@ -197,9 +181,16 @@ def in_memory():
 
 @pytest.fixture
 def before_steps():
-    """before_steps(watch): watch(backend) is called before each step of engines with runner="watched"."""
+    """before_steps(watch): watch(runner) is called before each whole step of every model runner."""
     with contextlib.ExitStack() as stack:
         yield lambda watch: stack.enter_context(watching(watch))
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "traced"])
+def is_traced(request):
+    """Run a test twice: with eager steps, and with traced ones in all model runners that it makes."""
+    with tracing() if request.param else contextlib.nullcontext():
+        yield request.param
 
 
 @pytest.fixture

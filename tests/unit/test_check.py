@@ -327,11 +327,12 @@ def test_kept_queries_attend_as_a_prefill_does(bench, small, family):
     words = ["a", "b"]
     chunks = {one: ReadWords(one, words, words, [0, 0], torch.rand(len(one) - one.prefix - 1, 2)) for one in prompts}
     heard = {one: Listening(chunk, heads) for one, chunk in chunks.items()}
-    with Scheduler(runner, prompts) as scheduler:
-        for outputs in scheduler:
-            for one, _ in outputs:
-                if one.finished or one is prompts[1]:  # some while it is spoken
-                    heard[one].listen(*scheduler.place_of(one), one.num_frames)
+    scheduler = Scheduler(runner)
+    scheduler.add(*prompts)
+    while scheduler.is_busy:
+        for one, _ in scheduler.step():
+            if one.finished or one is prompts[1]:  # some while it is spoken
+                heard[one].listen(*scheduler.place_of(one), one.num_frames)
     for one in prompts:
         maps = attention_to_words(runner.talker, chunks[one], torch.cat(one.codes), by_layer(heads))
         read, kept = mean_attention(maps, heads), heard[one].mean()

@@ -34,7 +34,7 @@ TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one
 
 @pytest.fixture(scope="module")
 def config(written):
-    return EngineConfig(str(written["v3"]), device="cpu", context=512, runner="watched")
+    return EngineConfig(str(written["v3"]), device="cpu", context=512)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ class Two:
         self.folder, self.monkeypatch, self.stack = folder, monkeypatch, stack
 
     def config(self):
-        return EngineConfig(self.folder, device="cpu", context=512, runner="watched")
+        return EngineConfig(self.folder, device="cpu", context=512)
 
     def clip(self):
         """A clip for a voice."""
@@ -290,8 +290,8 @@ def test_a_clip_is_encoded_while_others_speak(two):
         request = two.api.planner.request(what, Listener())
         drive.add(request, (sequences for _, sequences in request.stages()))
         voices = [session.encode_voice(ReferenceClip(*two.clip(), "What it says.")) for _ in range(2)]
-        for ended in drive:
-            seen += ended
+        while drive.is_busy:
+            seen += drive.step()
         assert [one.request for one in seen] == [request]
         made = [voice.result(60) for voice in voices]
     assert all(torch.equal(voice.codes, alone.codes) and voice.transcript == "What it says." for voice in made)

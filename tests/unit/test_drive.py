@@ -1,11 +1,12 @@
 """Requests of many callers on one session: each gets the same speech as alone, whatever others do."""
 
 import contextlib
+import itertools
 
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
-from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.decode.prompts import PendingFill
 from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
@@ -31,11 +32,10 @@ class Calls:
     def run(self, steps=None):
         """Run so many steps, or until all have ended. Returns what has ended."""
         ended = []
-        for count, some in enumerate(self.drive):
-            ended += some
-            if count + 1 == steps:
-                break
-        return ended
+        for count in itertools.count():
+            if count == steps or not self.drive.is_busy:
+                return ended
+            ended += self.drive.step()
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def calls_of(engine, rows):
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
         yield engine
 
 
@@ -102,21 +102,21 @@ def test_an_unspeakable_text_is_refused_and_others_go_on(engine, voice):
 
 @pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
 def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatch, before_steps, what):
-    fills, bad = ModelRunner.fills, []
+    advance, bad = PendingFill.advance, []
 
-    def fails(runner, admitted, prefixes):
-        if rows := [row for row, sequence in admitted if sequence.text == TEXTS[2]]:
+    def fails(fill):
+        if rows := [row for row, sequence in fill.admitted if sequence.text == TEXTS[2]]:
             bad.extend(rows)
             if what == "no memory for its prompt":
                 raise torch.cuda.OutOfMemoryError("planted")
-        yield from fills(runner, admitted, prefixes)
+        return advance(fill)
 
     def spoil(backend):
         if bad and what != "no memory for its prompt":
             backend.state.logits[bad.pop()] = float("nan")
 
     expected = engine.speak(TEXTS[1], voice, PARAMS)
-    monkeypatch.setattr(ModelRunner, "fills", fails)
+    monkeypatch.setattr(PendingFill, "advance", fails)
     before_steps(spoil)
     with calls_of(engine, 2) as call:
         stays, ends = call(TEXTS[1], voice), call(TEXTS[2], voice)

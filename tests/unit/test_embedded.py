@@ -15,19 +15,20 @@ from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny_codec import hf_config
+from higgs_tts.tests.traced import tracing
 from higgs_tts.training import hearing
 
 TEXT = "Your computer can speak now, and this is how it sounds."
 
 
-def make_engine(executor: str) -> Engine:
-    return Engine(EngineConfig(model=str(EMBEDDED), device="cpu", runner=executor, context=1024))
+def make_engine() -> Engine:
+    return Engine(EngineConfig(model=str(EMBEDDED), device="cpu", context=1024))
 
 
 @pytest.fixture(scope="module")
 def say():
     """say(text, seed=1, voice=None, **sampling) -> Speech"""
-    with make_engine("eager") as engine:
+    with make_engine() as engine:
 
         def speak(text, seed=1, voice=None, **sampling):
             return engine.speak(text, voice, SamplingParams(**{"seed": seed, "max_frames": 300, **sampling}))
@@ -72,7 +73,7 @@ def test_speech_ends_by_itself_and_is_not_silent(spoken):
 
 
 def test_traced_steps_give_the_same_codes(spoken):
-    with make_engine("traced") as engine:
+    with tracing(), make_engine() as engine:
         again = engine.speak(TEXT, params=SamplingParams(seed=1, max_frames=300))
     assert torch.equal(again.codes, spoken.codes)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Engines, HiggsError, Listener, SamplingParams, Turn, Voice
-from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.engines import loaded_model
 from higgs_tts.engine.engines.loaded_model import LoadedModel
 
 PARAMS = SamplingParams(seed=3, max_frames=20, chunk_seconds=3, retries=0)
@@ -29,7 +29,7 @@ def folder(written):
 def cards(folder):
     """cards(n) -> so many open engines."""
     with ExitStack() as stack:
-        config = EngineConfig(folder, device="cpu", context=512, runner="watched")
+        config = EngineConfig(folder, device="cpu", context=512)
         yield lambda count=2: [stack.enter_context(Engine(config)) for _ in range(count)]
 
 
@@ -74,18 +74,18 @@ def test_several_devices_give_the_codes_of_one(cards, alone, steps, count, voice
 
 
 def test_decoding_waits_while_a_device_gets_its_runner(cards, alone, monkeypatch, steps):
-    made, making, seen, make = [], threading.Lock(), [], ModelRunner.__init__
+    made, making, seen, make = [], threading.Lock(), [], loaded_model.open_runner
 
-    def look(self, *given):
+    def look(*given):
         assert making.acquire(blocking=False), "two devices get their runners at once"
         try:
             time.sleep(0.05)
-            make(self, *given)
-            made.append(self)
+            made.append(make(*given))
+            return made[-1]
         finally:
             making.release()
 
-    monkeypatch.setattr(ModelRunner, "__init__", look)
+    monkeypatch.setattr(loaded_model, "open_runner", look)
     engines = cards(3)
     made.clear()
     steps(lambda talker, number: seen.append(len(made)))

@@ -9,9 +9,10 @@ from higgs_tts.engine.audio.assembly import FADE
 from higgs_tts.engine.codec import waveform
 from higgs_tts.engine.codec.stream import InlineWindows
 from higgs_tts.engine.core.codes import EOC
+from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
-from higgs_tts.engine.engines import device_decoder, loaded_model
+from higgs_tts.engine.engines import device_decoder
 from higgs_tts.engine.engines.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
@@ -93,8 +94,10 @@ def test_a_chunk_of_a_long_text_sounds_as_alone(opened):
     builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config)
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
         sequence = builder.build(chunk, voice, params=PARAMS, index=number)
-        for _ in Scheduler(loaded.runner(), [sequence]):
-            pass
+        scheduler = Scheduler(loaded.runner())
+        scheduler.add(sequence)
+        while scheduler.is_busy:
+            scheduler.step()
         said += sequence.codes
     assert torch.equal(torch.cat(said), speech.codes)
 
@@ -215,8 +218,8 @@ def test_a_batch_that_ends_early_leaves_nothing_behind(opened, monkeypatch, left
     expected = engine.speak(TEXT, a_voice(), PARAMS)
 
     class Watched(ModelRunner):
-        def __init__(self, *args):
-            super().__init__(*args)
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
             self.steps = 0
             watched.extend(weakref.ref(tensor) for tensor in self.state.tensors())
 
@@ -229,7 +232,7 @@ def test_a_batch_that_ends_early_leaves_nothing_behind(opened, monkeypatch, left
         if count > 30:
             raise Stop
 
-    monkeypatch.setattr(loaded_model, "ModelRunner", Watched)
+    monkeypatch.setattr(model_runner, "ModelRunner", Watched)
     listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
     with pytest.raises(Stop):
         engine.speak(

@@ -1,6 +1,7 @@
 """The pool's count and the order of loading, as far as a CPU shows them."""
 
 import contextlib
+import dataclasses
 import gc
 import weakref
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.codec.model import CodecEncoder
-from higgs_tts.engine.decode import model_runner
+from higgs_tts.engine.decode.model_runner import ModelRunner, open_runner
 from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool, device_bytes
 from higgs_tts.engine.engines import loaded_model
@@ -101,14 +102,15 @@ def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
 
 
 def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkeypatch):
-    make = model_runner.make_executor
+    def failing(runner, stream):
+        raise GraphError("no room\nand more")
 
-    def failing(name, *args):
-        if name == "auto":
-            raise GraphError("no room\nand more")
-        return make(name, *args)
+    def captured(talker, config, *args):
+        return open_runner(talker, dataclasses.replace(config, runner="graph"), *args)
 
-    monkeypatch.setattr(model_runner, "make_executor", failing)
+    monkeypatch.setattr(ModelRunner, "capture", failing)
+    monkeypatch.setattr(PrivatePool, "capture_stream", lambda pool: None)
+    monkeypatch.setattr(loaded_model, "open_runner", captured)
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         speech = engine.speak("Hello.", params=PARAMS)
     assert speech.how == "torch ops, eager" and speech.frames == 12
@@ -135,15 +137,14 @@ def test_a_batch_uses_memory_only_while_it_lasts(folder):
 def test_a_batch_that_does_not_fit_is_retried_with_half_the_rows(folder, monkeypatch):
     tried = []
 
-    class Crowded(model_runner.ModelRunner):
-        def __init__(self, talker, config, rows, *args):
-            tried.append(rows)
-            if rows > 1:
-                raise torch.cuda.OutOfMemoryError("planted")
-            super().__init__(talker, config, rows, *args)
+    def crowded(talker, config, rows, *args):
+        tried.append(rows)
+        if rows > 1:
+            raise torch.cuda.OutOfMemoryError("planted")
+        return open_runner(talker, config, rows, *args)
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
-        monkeypatch.setattr(loaded_model, "ModelRunner", Crowded)
+        monkeypatch.setattr(loaded_model, "open_runner", crowded)
         with engine.loaded.runner_for(8, 64) as runner:
             assert tried == [4, 2] and runner is engine.loaded.runner()
 

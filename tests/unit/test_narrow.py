@@ -56,15 +56,14 @@ def test_rows_are_taken_as_from_fp32():
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-@pytest.mark.parametrize("runner", ["eager", "traced"])
-def test_codes_equal_those_of_fp32_weights(written, family, runner, monkeypatch):
+def test_codes_equal_those_of_fp32_weights(written, family, is_traced, monkeypatch):
     monkeypatch.setattr(weight_module, "WIDENED", 1 << 13)  # several blocks also here
     params, said = SamplingParams(seed=5, max_frames=40, retries=0), []
     for keeps in (True, False):
         with monkeypatch.context() as patch:
             for user in ("engine", "loaded_model"):
                 patch.setattr(f"higgs_tts.engine.engines.{user}.keeps_bf16", lambda *given, keeps=keeps: keeps)
-            with Engine(EngineConfig(str(written[family]), device="cpu", runner=runner, context=512)) as engine:
+            with Engine(EngineConfig(str(written[family]), device="cpu", context=512)) as engine:
                 data = engine.loaded.talker.layers[0].qkv.data
                 assert data.dtype == (torch.bfloat16 if keeps else torch.float32)
                 said.append(engine.speak("Two ways to keep the weights.", params=params).codes)

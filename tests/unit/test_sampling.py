@@ -117,7 +117,7 @@ def test_specials_inside_speech_are_suppressed_unless_allowed(bench):
         room = bench("v3")
         room.start(SamplingParams(ban_specials=ban, temperature=0))
         room.state.logits[..., 1024:] = 100.0
-        room.executor.step()
+        room.step()
         assert (room.state.delay.outputs[0, 0, 0] >= 1024) == (not ban)
 
 

@@ -26,7 +26,7 @@ def family(request):
 def scheduled(bench, small, family):
     """make(rows, params, indexes, ...) -> a Scheduler of these sequences, each with its own prompt and end."""
 
-    def make(rows, params=SAMPLED, indexes=ALL, ends=True, context=320, **options):
+    def make(rows, params=SAMPLED, indexes=ALL, ends=True, context=320, alone=False, **options):
         room = bench(family, batch=rows, context=context)
         sequences = [
             dataclasses.replace(small.prompt(room.config, seed=index, frames=3 + 2 * index), index=index, params=params)
@@ -40,17 +40,24 @@ def scheduled(bench, small, family):
 
         if ends:
             room.talker.decode = ending
-        run = Scheduler(room, sequences, **options)
+        run = Scheduler(room, **options)
+        run.add(*sequences, alone=alone)
         run.sequences, run.room = sequences, room
         return run
 
     return make
 
 
+def steps_of(run):
+    """Yield what each step returns, while there is anything to do."""
+    while run.is_busy:
+        yield run.step()
+
+
 def said(run):
     """Return the codes of every sequence. A finished one gives no more."""
     closed = set()
-    for outputs in run:
+    for outputs in steps_of(run):
         for sequence, _ in outputs:
             assert sequence not in closed
             if sequence.finished:
@@ -83,7 +90,7 @@ def test_late_copies_belong_to_their_own_sequence(scheduled, unread):
 def test_rows_are_refilled_in_order_without_waiting_for_slow_sequences(scheduled):
     started, done = {row: [] for row in range(2)}, []
     run = scheduled(2)
-    for outputs in run:
+    for outputs in steps_of(run):
         done += [sequence.index for sequence, _ in outputs if sequence.finished]
         for row, sequence in enumerate(run.running):
             if sequence is not None and sequence.index not in started[row]:
@@ -106,10 +113,11 @@ def test_each_sequence_has_its_own_limit(scheduled):
 def test_stopping_in_the_middle_leaves_the_runner_usable(scheduled):
     expected = said(scheduled(2))
     run = scheduled(2)
-    for _ in zip(range(30), run, strict=False):
+    for _ in zip(range(30), steps_of(run), strict=False):
         pass
-    again = Scheduler(run.room, fresh := [dataclasses.replace(sequence) for sequence in run.sequences])
-    again.sequences = fresh
+    again = Scheduler(run.room)
+    again.sequences = [dataclasses.replace(sequence) for sequence in run.sequences]
+    again.add(*again.sequences)
     for codes, other in zip(said(again), expected, strict=True):
         assert torch.equal(codes, other)
 
@@ -119,7 +127,7 @@ def test_sequences_may_be_added_while_it_runs(scheduled):
     expected = said(scheduled(2))
     run = scheduled(2)
     later = [run.waiting.pop() for _ in range(5)][::-1]
-    for count, _ in enumerate(run):
+    for count, _ in enumerate(steps_of(run)):
         if later and (count == 10 or not (run.waiting or run.is_busy)):
             run.add(later.pop(0))
     assert not later
@@ -132,7 +140,7 @@ def test_a_dropped_sequence_ends_and_frees_its_row(scheduled, after):
     expected = said(scheduled(2))
     run = scheduled(2)
     dropped, frames = [run.sequences[0], run.sequences[5]], 0  # one that runs and one that waits
-    for count, outputs in enumerate(run):
+    for count, outputs in enumerate(steps_of(run)):
         assert count <= after or not any(sequence in dropped for sequence, _ in outputs)
         if count == after:
             following = run.waiting[0]
@@ -148,7 +156,7 @@ def test_a_dropped_sequence_ends_and_frees_its_row(scheduled, after):
 
 def test_dropping_all_ends_the_run(scheduled):
     run = scheduled(2)
-    for count, _ in enumerate(run):
+    for count, _ in enumerate(steps_of(run)):
         assert count <= 8
         if count == 8:
             for sequence in run.sequences:
@@ -164,7 +172,7 @@ def test_sequences_added_and_dropped_at_any_time_give_their_own_codes(scheduled,
         sequence.listened = roll.random() < 0.5
     later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
     run.unread = roll.choice((0, 1, 3))
-    for outputs in run:
+    for outputs in steps_of(run):
         assert not any(sequence in dropped for sequence, _ in outputs)
         unfinished = [sequence for sequence in run.sequences if not (sequence.finished or sequence in later)]
         if unfinished and roll.random() < 0.02:
@@ -192,7 +200,7 @@ def test_each_sequence_has_its_own_parameters(scheduled):
 def test_the_first_sequence_is_decoded_alone_until_it_sounds(scheduled, family):
     expected, steps, live = said(scheduled(3)), 11 + 8 - (family == "v3"), []
     run = scheduled(3, first_frames=11, alone=True)
-    for count, outputs in enumerate(run):
+    for count, outputs in enumerate(steps_of(run)):
         assert count >= steps or not outputs
         if count == steps:
             assert [(sequence.index, len(frames)) for sequence, frames in outputs] == [(0, 11)] and set(live) == {1}
@@ -207,7 +215,7 @@ def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(sc
         run = scheduled(2, indexes=[2, 0], first_frames=first)
         listened = run.sequences[0]
         listened.listened = True
-        next(outputs for outputs in run if listened.num_frames >= first)
+        next(outputs for outputs in steps_of(run) if listened.num_frames >= first)
         assert listened.num_frames == first
 
 
@@ -215,7 +223,7 @@ def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(sc
 def test_a_listener_s_first_frames_are_read_once_the_next_step_is_queued(scheduled, family, unread):
     run = scheduled(2, indexes=[2, 0], first_frames=6)
     run.unread, run.sequences[0].listened = unread, True
-    next(outputs for outputs in run if run.sequences[0].num_frames >= 6)
+    next(outputs for outputs in steps_of(run) if run.sequences[0].num_frames >= 6)
     assert run.num_steps == 6 + 8 - (family == "v3") + (unread > 0)
 
 
@@ -225,7 +233,7 @@ def test_a_lone_listener_s_first_frames_are_read_before_the_talker_goes_on(sched
     (listened,), decode = run.sequences, run.room.talker.decode
     listened.listened = True
     monkeypatch.setattr(run.room.talker, "decode", lambda state: decoded.append(None) or decode(state))
-    steps = iter(run)
+    steps = steps_of(run)
     for _ in steps:
         if listened.num_frames == 6:
             assert len(decoded) == run.num_steps - 1
@@ -241,7 +249,7 @@ def test_a_lone_listener_s_first_frames_are_read_before_the_talker_goes_on(sched
 def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
     expected, run = said(scheduled(3)), scheduled(3, indexes=[0], first_frames=11, alone=True)
     run.sequences[0].listened = True
-    steps = iter(run)
+    steps = steps_of(run)
     if is_running:
         next(steps)
     others = [one for one in scheduled(3).sequences if one.index in (2, 3)]
@@ -264,7 +272,7 @@ def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
 def order(run):
     """Return the numbers of the sequences that run together, whenever these change."""
     seen = []
-    for _ in run:
+    for _ in steps_of(run):
         live = [one.index for one in run.running if one is not None]
         if live and live != (seen or [[]])[-1]:
             seen.append(live)
@@ -296,23 +304,23 @@ def test_a_sequence_decoded_alone_may_end_before_its_first_frames(scheduled):
         assert torch.equal(codes, other)
 
 
-def test_the_scheduler_yields_after_every_fill_and_step(scheduled, monkeypatch):
+def test_a_step_is_a_fill_or_a_step_of_all_rows(scheduled, monkeypatch):
     run, fills = scheduled(2), []
-    start = run.room.fills
-    monkeypatch.setattr(run.room, "fills", lambda *args: fills.append(args[0]) or start(*args))
-    assert sum(1 for _ in run) == run.num_steps + len(fills) and CHECK_EVERY > 1
+    begin = run.room.begin
+    monkeypatch.setattr(run.room, "begin", lambda *args: fills.append(args[0]) or begin(*args))
+    assert sum(1 for _ in steps_of(run)) == run.num_steps + len(fills) and CHECK_EVERY > 1
     assert len(fills[0]) == 2 and sum(map(len, fills)) == len(ENDS)
 
 
 def groups_of(run, monkeypatch):
     """The indexes of each group that the run prefills together, and the steps done before it."""
-    found, start = [], run.room.fills
+    found, begin = [], run.room.begin
 
     def noted(admitted, prefixes):
         found.append(([sequence.index for _, sequence in admitted], run.num_steps))
-        return start(admitted, prefixes)
+        return begin(admitted, prefixes)
 
-    monkeypatch.setattr(run.room, "fills", noted)
+    monkeypatch.setattr(run.room, "begin", noted)
     said(run)
     return found
 
@@ -346,17 +354,16 @@ def test_a_long_prompt_continues_after_the_next_step(scheduled, monkeypatch, dro
     expected = said(scheduled(2))
     monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)
     run, seen = scheduled(2), []
-    start = run.room.fills
+    advance = prompts.PendingFill.advance
 
-    def noted(admitted, prefixes):
-        for _ in start(admitted, prefixes):
-            seen.append((admitted[0][1], run.num_steps))
-            yield
-        seen.append((admitted[0][1], run.num_steps))
+    def noted(fill):
+        is_complete = advance(fill)
+        seen.append((fill.admitted[0][1], run.num_steps))
+        return is_complete
 
-    monkeypatch.setattr(run.room, "fills", noted)
+    monkeypatch.setattr(prompts.PendingFill, "advance", noted)
     long = run.sequences[3]
-    for _ in run:
+    for _ in steps_of(run):
         if dropped and seen[-1][0] is long and not long.finished and long not in run.running:
             run.drop(long)
     steps = [at for sequence, at in seen if sequence is long]

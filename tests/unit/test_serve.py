@@ -34,7 +34,7 @@ PARAMS = SamplingParams(seed=3, max_frames=40, retries=0)
 
 
 def opened():
-    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched"))
+    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ SAMPLE = re.compile(r"^(higgs_tts_\w+?)(?:\{([^}]*)\})? (\S+)$")
 
 @pytest.fixture
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
         yield engine
 
 

@@ -25,7 +25,7 @@ BROKEN = "(?i)connection|peer closed"  # by the client's HTTP library, or the cl
 
 
 def opened():
-    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched"))
+    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from higgs_tts.engine.core.codes import BOC, EOC, frames_ready
 from higgs_tts.engine.core.config import SamplingParams
-from higgs_tts.engine.decode.backend import Backend
+from higgs_tts.engine.decode.model_runner import ModelRunner
 
 N = 8
 
@@ -78,12 +78,12 @@ def run_script(room, drawn, limits, ban=False):
     params = SamplingParams(temperature=0, ban_specials=ban)
     room.start(params)
     state, script = room.state, Script(drawn)
-    backend = Backend(script, state)
+    runner = ModelRunner(script, state)
     state.delay.max_generated.copy_(torch.tensor(limits))
     script.steps = -1
     script.decode(state)
     for _ in range(drawn.shape[1]):
-        backend.step()
+        runner.step()
     return state
 
 
@@ -122,7 +122,7 @@ def test_the_limit_gives_exactly_that_many_frames(bench, family):
     room = bench(family)
     room.start(SamplingParams(max_frames=13))
     for _ in range(30):
-        room.executor.step()
+        room.step()
     state = room.state
     assert bool(state.delay.done[0]) and not bool(state.delay.ended[0])
     assert ready(state, ended=False) == 13

@@ -140,7 +140,7 @@ def test_v3_logits_equal_qwen3_through_prefill_and_decode(bench, small):
     room.start(SamplingParams(temperature=0), [prompt])
     assert close(room.state.logits[0], reference.prefill(prompt))
     for _ in range(32):
-        room.executor.step()
+        room.step()
         assert close(room.state.logits[0], reference.feed(room.state.delay.output[0]))
 
 
@@ -172,7 +172,7 @@ def test_v2_logits_equal_transformers_through_prefill_and_decode(bench, small):
     out = model(audio_input_ids=seed_row, past_key_values=out.past_key_values, use_cache=True)
     assert close(room.state.logits[0].flatten(), out.logits[0, -1])
     for _ in range(32):
-        room.executor.step()
+        room.step()
         row = room.state.delay.output[None]
         out = model(audio_input_ids=row, past_key_values=out.past_key_values, use_cache=True)
         assert close(room.state.logits[0].flatten(), out.logits[0, -1])

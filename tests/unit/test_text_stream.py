@@ -41,7 +41,7 @@ def text(said):
 
 @pytest.fixture(scope="module")
 def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
         yield engine
 
 
@@ -105,7 +105,7 @@ def wait_for(condition):
 @pytest.fixture(scope="module")
 def alone():
     """Each sentence by an engine alone, in the voice of the first 3 s."""
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024, runner="watched")) as engine:
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
         speaker, params = SpeakerThread(engine), SamplingParams(seed=3, max_frames=60, retries=0)
         spoken = []
 

@@ -80,7 +80,9 @@ def push(sound, codes, sizes=(1,)):
     there, sizes = [], list(sizes)
     while len(codes):
         size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        there += [len(so_far(sound)) for _ in sound.push(codes[:size])]
+        sound.push(codes[:size])
+        while sound.advance():
+            there.append(len(so_far(sound)))
         codes = codes[size:]
     return there
 
@@ -147,7 +149,8 @@ def test_windows_depend_only_on_frame_numbers():
 def test_only_one_window_of_codes_is_kept():
     waveform, sound = made(ruler := Ruler())
     for size in [1] * 3000 + [4] * 300:
-        list(sound.push(torch.zeros(size, 8, dtype=torch.int64)))
+        sound.push(torch.zeros(size, 8, dtype=torch.int64))
+        sound.advance()
         lists = (held for held in vars(sound).values() if isinstance(held, list))
         codes = [part for held in lists for part in held if part.dtype == torch.int64]
         assert 0 < sum(map(len, codes)) < 10 + 25 + 10

@@ -1,6 +1,6 @@
 """Sampling, delay pattern and embedding as one CUDA kernel, and the start of a row as another (sample.cu).
 
-Torch twins: step.sample and Talker.embed, DecodeState.start_row.
+Torch twins: DecodeState.sample and Talker.embed, DecodeState.start_row.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
 class SampleKernel(CudaKernel):
     """state.logits -> next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
-    Does not update the cache's `slot` and `empty`, which torch's attention reads, so it needs a decode kernel beside
-    it. Allocates nothing on the device; `run` may be captured.
+    Does not update the cache's `slot`, which torch's attention reads, so it needs a decode kernel beside it.
+    Allocates nothing on the device; `run` may be captured.
     """
 
     def __init__(self, talker: Talker, state: DecodeState):

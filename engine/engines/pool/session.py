@@ -8,13 +8,13 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ...core.sequence import Sequence
 from ...speech.decoder import Heard, SessionReport
 from .pool import Member, Pool
 
-TICK = 0.1  # seconds without output after which the iteration yields, so that the caller can stop
+TICK = 0.1  # seconds without output after which a step returns, so that the caller can stop
 
 
 class PoolSession(ABC):
@@ -35,9 +35,8 @@ class PoolSession(ABC):
     def report(self) -> SessionReport: ...
 
     @property
-    def _is_done(self) -> bool:
-        """True if the iteration may end."""
-        return self._pool.is_done
+    def is_busy(self) -> bool:
+        return not self._pool.is_done
 
     @abstractmethod
     def _start(self, members: list[Member]) -> None:
@@ -56,14 +55,14 @@ class PoolSession(ABC):
     def wake(self) -> None:
         self._events.put(list)
 
-    def __iter__(self) -> Iterator[list[Heard]]:
-        while not self._is_done:
-            events: deque[Callable[[], list[Heard]]] = deque()
-            with contextlib.suppress(queue.Empty):
-                events.append(self._events.get(timeout=TICK))
-            while not self._events.empty():
-                events.append(self._events.get())
-            yield self._take_in(events)
+    def step(self) -> list[Heard]:
+        """Wait for what members report, at most for a tick, and return their output."""
+        events: deque[Callable[[], list[Heard]]] = deque()
+        with contextlib.suppress(queue.Empty):
+            events.append(self._events.get(timeout=TICK))
+        while not self._events.empty():
+            events.append(self._events.get())
+        return self._take_in(events)
 
     def _take_in(self, events: deque[Callable[[], list[Heard]]]) -> list[Heard]:
         outputs = []
@@ -77,7 +76,7 @@ class PoolSession(ABC):
         return outputs
 
     def _tell(self, decide: Callable[..., list[Heard]], *given: object) -> None:
-        """Queue decide(*given) for the thread that iterates the session. Called from a member's thread."""
+        """Queue decide(*given) for the thread that steps the session. Called from a member's thread."""
         self._events.put(functools.partial(decide, *given))
 
     def _decide(self, decide: Callable[..., list[Heard]], *given: object) -> None:

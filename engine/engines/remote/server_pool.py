@@ -117,8 +117,8 @@ class ServerPoolSession(PoolSession):
         return SessionReport(self._source.describe(self._chunks), tuple(self._notes))
 
     @property
-    def _is_done(self) -> bool:
-        return super()._is_done and not self._clips
+    def is_busy(self) -> bool:
+        return super().is_busy or bool(self._clips)
 
     def submit(self, *sequences: Decoded) -> None:
         with self._changed:
@@ -253,7 +253,7 @@ class ServerPoolSession(PoolSession):
             self._tell(hear, Heard(copy, pcm.to_wav(frames), ended is not None))
 
     def _hear(self, member: Member, is_reused: bool, output: Heard) -> list[Heard]:
-        """Take in output, in the thread that iterates the session."""
+        """Take in output, in the thread that steps the session."""
         self._chunks[self._servers[member]] += output.is_last and not is_reused and output.sequence in member.parts
         return self._pool.hear(member, output)
 

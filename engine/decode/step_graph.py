@@ -1,4 +1,4 @@
-"""Graph executor: runs the step as one captured CUDA graph.
+"""A step as one captured CUDA graph.
 
 A captured step allocates nothing. It is checked before use: from the same state, eager steps and replays must agree bit
 for bit.
@@ -6,66 +6,55 @@ for bit.
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 
 import torch
 
-from ...device.graph import GraphError, capture, capturing, same_bits
-from ...device.torch_names import storage_id
-from ..backend import Backend
-from ..state import DecodeState
+from ..device.graph import Graph, GraphError, capture, capturing, same_bits
+from ..device.torch_names import storage_id
+from .state import DecodeState
 
 WARM_UPS = 2  # eager steps before the capture, because libraries initialize on first use
 
 
-class GraphExecutor:
-    """Captures the step at construction and replays it. Raises GraphError if that fails; nothing stays allocated.
+def capture_step(step: Callable[[], None], state: DecodeState, stream: torch.cuda.Stream) -> Graph:
+    """Capture a step of a state. Raises GraphError if that fails; nothing stays allocated.
 
     The state must have no live row: warm-up and check step it, then restore it.
     """
-
-    name = "graph"
-
-    def __init__(self, backend: Backend, stream: torch.cuda.Stream):
-        state = backend.state
-        before: list = []
-        try:
-            with capturing(stream), torch.cuda.stream(stream):
-                before = _snapshot(state)
-                for _ in range(WARM_UPS):
-                    backend.step()
-                self._graph = capture(backend.step, stream)
-                self._prove(backend, stream, before)
-        except GraphError:
-            self.close()
-            raise
-        finally:
+    before: list = []
+    graph = None
+    try:
+        with capturing(stream), torch.cuda.stream(stream):
+            before = _snapshot(state)
+            for _ in range(WARM_UPS):
+                step()
+            graph = capture(step, stream)
             _restore(before)
-
-    def _prove(self, backend: Backend, stream: torch.cuda.Stream, before: list):
-        state = backend.state
+            _prove(step, graph, state, stream)
+    except GraphError:
+        if graph is not None:
+            graph.reset()
+        raise
+    finally:
         _restore(before)
-        _pose(state)
-        posed = _snapshot(state)
-        backend.step()
-        backend.step()
-        eager = _results(state)
-        _restore(posed)
-        self._graph.replay()
-        self._graph.replay()
-        replayed = _results(state)
-        stream.synchronize()
-        for name in eager:
-            if not same_bits(eager[name], replayed[name]):
-                raise GraphError(f"a replayed step differs from an eager one in {name}")
+    return graph
 
-    def step(self) -> None:
-        self._graph.replay()
 
-    def close(self) -> None:
-        with contextlib.suppress(AttributeError):  # already closed, or never made
-            self._graph.reset()
-            del self._graph
+def _prove(step: Callable[[], None], graph: Graph, state: DecodeState, stream: torch.cuda.Stream):
+    _pose(state)
+    posed = _snapshot(state)
+    step()
+    step()
+    eager = _results(state)
+    _restore(posed)
+    graph.replay()
+    graph.replay()
+    replayed = _results(state)
+    stream.synchronize()
+    for name in eager:
+        if not same_bits(eager[name], replayed[name]):
+            raise GraphError(f"a replayed step differs from an eager one in {name}")
 
 
 def _snapshot(state: DecodeState) -> list:

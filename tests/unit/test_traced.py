@@ -3,13 +3,13 @@
 import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
-from higgs_tts.engine.decode import backend, step
+from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.device.graph import same_bits
 from higgs_tts.tests.traced import StepError, Tape, tensors_of
 
 
 def tape_over(room):
-    return Tape(tensors_of(room.backend))
+    return Tape(tensors_of(room))
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -18,7 +18,7 @@ def test_the_step_allocates_nothing_and_never_synchronises(bench, family, dtype)
     room = bench(family, batch=3, dtype=dtype)
     room.start(SamplingParams())
     with tape_over(room) as tape:
-        room.backend.step()
+        room.step()
     assert len(tape.calls) > 100
 
 
@@ -39,20 +39,22 @@ def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
     room = bench("v3", batch=3)
     room.start(SamplingParams())
 
+    sample = DecodeState.sample
+
     def planted(state):
         plant(state)
-        step.sample(state)
+        sample(state)
 
-    monkeypatch.setattr(backend, "sample", planted)
+    monkeypatch.setattr(DecodeState, "sample", planted)
     with pytest.raises(StepError), tape_over(room):
-        room.backend.step()
+        room.step()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
-    eager, traced = bench(family, batch=batch), bench(family, batch=batch, runner="traced")
-    eager.state.cache.tells_filled = False  # a captured step attends to the whole cache and masks what is empty
+    eager, traced = bench(family, batch=batch), bench(family, batch=batch, is_traced=True)
+    eager.reads_positions = False  # a captured step attends to the whole cache and masks what is empty
     for seed in (11, 12):
         prompts = [small.prompt(eager.config, seed=10 * seed + b, frames=4 + b) for b in range(batch)]
         said = []
@@ -69,7 +71,7 @@ def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_cpu_step_reads_only_filled_slots(bench, small, family, batch):
     short, whole = bench(family, batch=batch), bench(family, batch=batch)
-    whole.state.cache.tells_filled = False
+    whole.reads_positions = False
     prompts = [small.prompt(short.config, seed=b, frames=3 + 4 * b) for b in range(batch)]
     said = []
     for room in (short, whole):
