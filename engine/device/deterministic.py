@@ -11,10 +11,11 @@ import torch
 
 
 @contextlib.contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
-    """Have torch pick kernels that sum in one order, such as attention's backward pass. A CPU's always do.
+def deterministic(device: torch.device, only_warn: bool = True) -> Iterator[None]:
+    """Have torch pick kernels that sum in one order. A CPU's always do.
 
-    torch also wants CUBLAS_WORKSPACE_CONFIG to be set, which matters only if several streams share a workspace.
+    only_warn: matrix products do not raise. They would without CUBLAS_WORKSPACE_CONFIG, which matters only if several
+    streams share a workspace. But then attention's backward pass adds up in any order, without a word.
     """
     if device.type != "cuda":
         yield
@@ -24,7 +25,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
     memory: Any = torch.utils.deterministic  # its type stubs lack the setting
     filled = memory.fill_uninitialized_memory
     try:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True, warn_only=only_warn)
         memory.fill_uninitialized_memory = False  # a launch for every new tensor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

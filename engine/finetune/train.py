@@ -29,7 +29,7 @@ from .utterances import utterances_of
 
 LEAST_MINUTES, LEAST_CLIPS = 2.0, 4  # four minutes were already too few for 1,400 steps of VoxCPM's recipe
 # Minutes of speech up to which a row holds, passes over the clips and learning rate, after Higgs Audio TTS Easy GUI's
-# recipes for Higgs TTS 3. A narrower model needs larger steps: the embedded one, 512 wide, learned well at 5e-4.
+# recipes for Higgs TTS 3. That a narrower model takes the square of its width more is a guess from one run at 5e-4.
 RECIPES = ((8.0, 18, 1e-5), (30.0, 15, 1.5e-5), (90.0, 10, 2e-5), (math.inf, 6, 2e-5))
 _WIDTH = 2560  # of the model that the rates are for
 _FEWEST, _MOST = 300, 2500  # steps
@@ -225,6 +225,11 @@ class _Training:
             while state.step < stop:
                 on_progress(self._progress("Learning", losses[-1].codes if losses else math.nan))
                 losses.append(network.learn(self._lessons.step(state.step), self._rate(state.step), state.step + 1))
+                if not math.isfinite(losses[-1].codes):
+                    raise HiggsError(
+                        f"The loss of step {state.step + 1} is not a number. Choose a lower learning rate than "
+                        f"{params.learning_rate:.2g}. The best LoRA so far stays."
+                    )
                 state.step += 1
             test = network.losses(self._lessons.test())
             state.history.append(

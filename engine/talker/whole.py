@@ -6,11 +6,13 @@ All rows have one length and are padded at the end, so every shape is fixed, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ..device.deterministic import deterministic
 from .config import ModelConfig
 from .layers import Layer
 from .low_rank import LowRank, product
@@ -79,7 +81,7 @@ def _block(
     v = split[:, :, total:].transpose(1, 2)
     group = config.heads // config.kv_heads
     k, v = (one[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for one in (k, v))
-    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    attended = _CausalAttention.apply(q, k, v)
     x = x + times(attended.transpose(1, 2).reshape(batch * length, -1), layer.out).view_as(x)
     h = normed(x, layer.text.mlp_norm, layer.code.mlp_norm).flatten(0, 1)
     outs = []
@@ -87,6 +89,22 @@ def _block(
         gate, up = times(h, expert.gate_up).chunk(2, 1)
         outs.append(times(F.silu(gate) * up, expert.down).view(batch, length, hidden))
     return x + (outs[0] if kinds is None else torch.where(kinds, outs[1], outs[0]))
+
+
+class _CausalAttention(torch.autograd.Function):
+    """Causal attention whose backward pass adds up in one order. It computes the forward pass once more."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        with torch.enable_grad(), deterministic(given[0].device, only_warn=False):
+            out = F.scaled_dot_product_attention(*given, is_causal=True)
+            return torch.autograd.grad(out, given, grads)
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

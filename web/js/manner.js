@@ -29,7 +29,7 @@ export function mannerChoices(tags, hasVolume) {
 
 /** What a tag decides: only one of each is of use. @param {string} tag */
 function slotOf(tag) {
-    return /^<\|(?:prosody:([a-z]+)_|([a-z]+):)/.exec(tag)?.slice(1).join("") ?? ""
+    return tag.match(/^<\|(?:prosody:([a-z]+)_|([a-z]+):)/)?.slice(1).join("") ?? ""
 }
 
 /**
