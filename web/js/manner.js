@@ -42,11 +42,11 @@ function slotOf(tag) {
 export function placeForManner({ value }, text, caret, names) {
     const start = text.lastIndexOf("\n", caret - 1) + 1
     const line = text.slice(start).split("\n", 1)[0]
-    const [colon, bracket] = [COLON.exec(line), BRACKET.exec(line)]
+    const [colon, bracket] = [line.match(COLON), line.match(BRACKET)]
     const isNamed = colon && names.some((name) => name.toLowerCase() === colon[2].trim().toLowerCase())
     const head = bracket ?? (isNamed ? colon : null)
-    const before = head?.[0] ?? /^[ \t]*/.exec(line)?.[0] ?? ""
-    const tags = TAGS.exec(line.slice(before.length))?.[0] ?? ""
+    const before = head?.[0] ?? line.match(/^[ \t]*/)?.[0] ?? ""
+    const tags = line.slice(before.length).match(TAGS)?.[0] ?? ""
     const stop = start + before.length + tags.length
     if (!value.startsWith("volume:")) {
         /** @type {string[]} */
