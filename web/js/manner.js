@@ -29,7 +29,12 @@ export function mannerChoices(tags, hasVolume) {
 
 /** What a tag decides: only one of each is of use. @param {string} tag */
 function slotOf(tag) {
-    return tag.match(/^<\|(?:prosody:([a-z]+)_|([a-z]+):)/)?.slice(1).join("") ?? ""
+    return (
+        tag
+            .match(/^<\|(?:prosody:([a-z]+)_|([a-z]+):)/)
+            ?.slice(1)
+            .join("") ?? ""
+    )
 }
 
 /**
@@ -52,7 +57,11 @@ export function placeForManner({ value }, text, caret, names) {
         /** @type {string[]} */
         const held = tags.match(/<\|[^|]*\|>/g) ?? []
         const others = held.filter((tag) => slotOf(tag) !== slotOf(value))
-        return { start, stop, value: before + [...(held.includes(value) ? [] : [value]), ...others].join("") }
+        return {
+            start,
+            stop,
+            value: before + [...(held.includes(value) ? [] : [value]), ...others].join(""),
+        }
     }
     if (!head) return { start, stop, value: before + tags } // nobody has a volume here
     const held = (bracket?.[3] ?? "").split("|").slice(1)
