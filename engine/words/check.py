@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -51,6 +52,17 @@ _SOON = 0.6  # share of the first sentence's expected length that is heard unche
 _LONG = FRAME_RATE * 2.5  # frames on one word beyond its length, in which something else is said
 
 _Finding = tuple[str, int, int, int, int]  # kind; first unit and the one after the last; the same of frames
+
+
+@dataclass(frozen=True)
+class HeardSpeech:
+    """What a listener has of a chunk.
+
+    fixed: sentences that may be heard, and their frames. frames: those heard; a sentence that begins in them stays too.
+    """
+
+    fixed: tuple[int, int] = (0, 0)
+    frames: int = 0
 
 
 class ChunkCheck:
@@ -121,10 +133,10 @@ class ChunkCheck:
         if self._chunk is None or len(codes) < len(self._chunk.words):
             return None
         copies = copied(codes.numpy())
-        heard_frames = -(-self._heard_samples // FRAME_SAMPLES)
-        state, verdict = (copies, self._fixed, heard_frames, ended), None
+        heard = HeardSpeech(self._fixed, -(-self._heard_samples // FRAME_SAMPLES))
+        verdict = None
         for chunk, attention in self._attention(codes):
-            verdict = judge_words(chunk.words, self._sentences, *attention, *state, chunk.forms)
+            verdict = judge_words(chunk.words, self._sentences, *attention, copies, heard, ended, chunk.forms)
             if verdict is not None and not verdict.doubts:
                 break
         return verdict
@@ -163,16 +175,14 @@ def judge_words(
     firsts: np.ndarray,
     attention: np.ndarray,
     copies: Iterable[tuple[int, int, int]] = (),
-    fixed: tuple[int, int] = (0, 0),
-    heard_frames: int = 0,
+    heard: HeardSpeech = HeardSpeech(),
     ended: bool = True,
     forms: list[str] | None = None,
 ) -> Verdict | None:
     """Return the verdict by attention [T, U] to units of words. None if it does not follow them.
 
     sentences: [W], the number of each word's sentence. firsts: [U], the first word of each unit. copies: see `copied`.
-    fixed: sentences and frames that a listener may hear, so that they stay. heard_frames: frames that were heard; a
-    sentence that begins in them stays too. ended: see `ChunkCheck.verdict`. forms: how the words are said.
+    heard: sentences in it stay. ended: see `ChunkCheck.verdict`. forms: how the words are said.
     """
     if attention.max(1).mean() < _LEAST:  # spares the path
         return None
@@ -191,8 +201,9 @@ def judge_words(
     ]
     frame_sentences = sentences[firsts][path]  # the sentence of each frame
     starts = starts_of(frame_sentences, int(sentences[-1]) + 1)
+    fixed = heard.fixed
     starts[: fixed[0]] = [min(start, fixed[1]) for start in starts[: fixed[0]]]
-    if (begun := int(np.searchsorted(starts, heard_frames))) > fixed[0]:
+    if (begun := int(np.searchsorted(starts, heard.frames))) > fixed[0]:
         fixed = begun, [*starts, len(path)][begun]
     stays = tuple(doubt for doubt in doubts if sentences[doubt.words[1] - 1] < fixed[0])
     mended = [doubt for doubt in doubts if doubt not in stays]

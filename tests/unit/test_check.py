@@ -20,7 +20,7 @@ from higgs_tts.engine.words.attention import (
     by_layer,
     mean_attention,
 )
-from higgs_tts.engine.words.check import ChunkCheck, frames_cleared, judge_words
+from higgs_tts.engine.words.check import ChunkCheck, HeardSpeech, frames_cleared, judge_words
 from higgs_tts.engine.words.path import free_path
 
 TEXT = "The ferry left at dusk. A woman stood at the rail and counted windows. Nobody spoke to her."
@@ -213,7 +213,7 @@ def test_the_first_sentence_is_heard_as_it_comes_and_named_if_it_is_bad(engine, 
 def test_a_sentence_that_was_heard_in_part_stays():
     lost = attention([*range(5), *range(8, 18)])
     for heard, sentences in ((0, 0), (LENGTHS[0], 1), (sum(LENGTHS[:5]) + 4, 2)):
-        verdict = judge_words(WORDS, np.array(SENTENCES), np.arange(18), lost, heard_frames=heard)
+        verdict = judge_words(WORDS, np.array(SENTENCES), np.arange(18), lost, heard=HeardSpeech(frames=heard))
         assert [doubt.kind for doubt in verdict.doubts] in (["missing"], ["cut"])
         assert bool(verdict.passages) == (sentences < 2) and bool(verdict.heard) == (sentences == 2)
         assert verdict.fixed == (0, *verdict.starts[1:])[sentences]
