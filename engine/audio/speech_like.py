@@ -25,7 +25,9 @@ def is_speech_like(wav: torch.Tensor) -> bool:
     edges = torch.logspace(math.log10(_LOWEST), math.log10(_HIGHEST), _BANDS + 1) * (_WINDOW / SAMPLE_RATE)
     low, high = edges.round().long().tolist()[:-1], edges.round().long().tolist()[1:]
     power = spectra.abs().square()
-    bands = torch.stack([power[first : max(last, first + 1)].sum(0) for first, last in zip(low, high, strict=True)])
+    bands = torch.empty(_BANDS, power.shape[1])
+    for band, first, last in zip(bands, low, high, strict=True):  # a comprehension's frame would keep `power` in errors
+        torch.sum(power[first : max(last, first + 1)], 0, out=band)
     energy = bands.sum(0)
     loud = float(energy.quantile(0.9))
     shapes = 10 * torch.log10(bands + _FLOOR * loud)
