@@ -116,7 +116,7 @@ def say(args: argparse.Namespace) -> int:
         f"{duration(speech.seconds)} of audio in {duration(speech.elapsed)}: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}. {speech.outcome} Backend: {speech.how}"
     )
-    print(outputs.told)
+    print(outputs.summary)
     return 0
 
 
@@ -153,7 +153,7 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     if outputs:
         outputs.write(torch.cat([speech.wav for speech in spoken]), str)
-        print(outputs.told)
+        print(outputs.summary)
     return 0
 
 
@@ -186,7 +186,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
     for warning in (*sheet.warnings, *speech.warnings, *speech.doubts):
         print(f"warning: {warning}", file=sys.stderr)
-    print("\n".join([*cue_lines(speech), f"{cue_summary(speech)} {speech.outcome}", outputs.told]))
+    print("\n".join([*cue_lines(speech), f"{cue_summary(speech)} {speech.outcome}", outputs.summary]))
     return 0
 
 

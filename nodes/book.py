@@ -339,9 +339,9 @@ def _teller(node_id: str):
             raise InterruptedError("ComfyUI exits")  # ends other devices' threads; `node_errors` then holds this one
         check_interrupt()
         bar.update_absolute(round(BAR_STEPS * progress.share), BAR_STEPS)
-        if (told := str(progress)) != shown:
-            shown = told
-            progress_text.show(told, node_id)
+        if (line := str(progress)) != shown:
+            shown = line
+            progress_text.show(line, node_id)
 
     return on_progress
 

@@ -65,14 +65,14 @@ def bed_of(settings: dict) -> tuple[tuple[torch.Tensor, int] | None, float]:
     return (at_most_stereo(wav).float().cpu(), rate), lower
 
 
-def loudness_input(what: str) -> io.Input:
+def loudness_input(part: str) -> io.Input:
     """The loudness widget. Comes after those of older workflows, which store widgets by position."""
     return io.Combo.Input(
         "loudness",
         options=list(TARGETS),
         default=FRESH_TARGET,
         optional=True,
-        tooltip=f"Bring {what} to this loudness, with peaks limited to -1 dB. -19 LUFS suits podcasts in mono, "
+        tooltip=f"Bring {part} to this loudness, with peaks limited to -1 dB. -19 LUFS suits podcasts in mono, "
         "-16 LUFS in stereo, -23 LUFS television. ACX: -20 dB RMS with peaks below -3 dB, for audiobooks.",
     )
 

@@ -133,9 +133,9 @@ class HiggsTTSSpeak(io.ComfyNode):
             doubts = transcript_warnings([] if voice is None else [voice])
             speech, words = with_player(engine, speak, params.seed, text, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
-        told = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
+        about = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
         texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(said)
-        return io.NodeOutput(audio.of_wave(*finish.result), told, *texts)
+        return io.NodeOutput(audio.of_wave(*finish.result), about, *texts)
 
 
 def _check_text(text: str) -> None:

@@ -143,10 +143,10 @@ def whispers() -> list[str]:
 
 
 def _whisper(name: str) -> Path | None:
-    found = find_whispers(folders.registered(folders.WHISPER))
-    if name != NO_WHISPER and name not in found:
+    whispers_here = find_whispers(folders.registered(folders.WHISPER))
+    if name != NO_WHISPER and name not in whispers_here:
         raise HiggsError(f"there is no {str(name)[:80]!r} in models/{folders.WHISPER}. Put it there and press R.")
-    return found.get(name)
+    return whispers_here.get(name)
 
 
 def _recordings(name: str) -> Path:

@@ -18,13 +18,13 @@ Spans = Iterable[tuple[float, float]]  # (start, end) of speech, in seconds
 
 def stretches(spans: Spans) -> list[tuple[float, float]]:
     """Return (start, end) of continuous speech, including short pauses."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for start, end in sorted(spans):
-        if found and start - found[-1][1] < _TOGETHER:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if joined and start - joined[-1][1] < _TOGETHER:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 class Bed:

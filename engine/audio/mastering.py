@@ -81,12 +81,12 @@ class Mastered:
 
     def __str__(self) -> str:
         unit = "dB RMS" if self._target.is_rms else "LUFS"
-        told = f"Loudness: {self.level:.1f} {unit}, true peak {self.peak:.1f} dB"
+        text = f"Loudness: {self.level:.1f} {unit}, true peak {self.peak:.1f} dB"
         if not self._target.is_rms:
-            return f"{told}."
+            return f"{text}."
         floor = "digital silence" if math.isinf(self.floor) else f"{self.floor:.0f} dB"
         above = "" if self.floor <= MOST_FLOOR else f", which is above the {MOST_FLOOR:.0f} dB that ACX allows"
-        return f"{told}, noise floor {floor}{above}."
+        return f"{text}, noise floor {floor}{above}."
 
     def _limit(self, peaks: torch.Tensor):
         """Find the limiter's gains for the present gain, from the true peak of each step, and the level they give."""

@@ -43,8 +43,8 @@ class Tags:
         """Return the tags that are not empty, by FFmpeg's names. Players show the composer as the narrator."""
         about = self.details
         own = {"track": str(self.track or ""), "composer": about.narrator, "date": about.year, "genre": about.genre}
-        told = {"description": about.description, "comment": about.description, "language": about.language}
-        return _filled(self._common | own | told | {"album_artist": self.artist if about.narrator else ""})
+        described = {"description": about.description, "comment": about.description, "language": about.language}
+        return _filled(self._common | own | described | {"album_artist": self.artist if about.narrator else ""})
 
     @property
     def _common(self) -> dict[str, str]:

@@ -114,9 +114,9 @@ def _by_cues(name: str, path: Path, subtitles: Path) -> list[Recording]:
             groups[-1].append(cue)
         else:
             groups.append([cue])
-    found = []
+    parts = []
     for group in groups:
         start, stop = max(0.0, group[0].start - _MARGIN), group[-1].stop + _MARGIN
         text = " ".join(turn.text for cue in group for turn in cue.turns)
-        found.append(Recording(f"{name} at {start:.1f} s", path, " ".join(text.split()), (start, stop)))
-    return found
+        parts.append(Recording(f"{name} at {start:.1f} s", path, " ".join(text.split()), (start, stop)))
+    return parts

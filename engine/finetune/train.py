@@ -114,8 +114,8 @@ def train(
     work = out.with_name(f"{out.stem}.training")
     with torch.inference_mode(False), sole_writer(work, ".lock"):
         engine = Engine(config)
-        heard = learnable(engine, place, work, whisper, on_progress)
-        return _Training(engine, *heard, params, out, work).run(on_progress)
+        learned = learnable(engine, place, work, whisper, on_progress)
+        return _Training(engine, *learned, params, out, work).run(on_progress)
 
 
 def training_bytes(config: EngineConfig, rank: int = TrainParams.rank) -> int:
@@ -134,10 +134,10 @@ def learnable(
 
     recordings, refused = find_recordings(place)
     codec = engine.checkpoint.codec
-    heard = utterances_of(recordings, codec, engine.device, work / _CODES, whisper, on_clip)
-    refused |= heard.refused
+    encoded = utterances_of(recordings, codec, engine.device, work / _CODES, whisper, on_clip)
+    refused |= encoded.refused
     utterances = []
-    for one in heard.utterances:
+    for one in encoded.utterances:
         try:
             why = fits(engine.planner.prompts, FAMILIES[engine.family], one)
         except HiggsError as error:

@@ -143,8 +143,8 @@ def _key(part: Recording, codec: str) -> str:
     """Return a name for a part's codes that changes with its file, span and codec."""
     state = part.path.stat()
     words = "" if part.text else "heard"
-    told = f"{part.path.name} {state.st_size} {state.st_mtime_ns} {part.span} {codec} {words}"
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    key = f"{part.path.name} {state.st_size} {state.st_mtime_ns} {part.span} {codec} {words}"
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def _kept(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

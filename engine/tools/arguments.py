@@ -149,8 +149,8 @@ def _narrate_parser(commands):
     _model_arguments(command)
 
 
-def _loudness_argument(command, what, default):
-    text = f"loudness of {what}; ACX: -20 dB RMS with peaks below -3 dB, for audiobooks; default {default}"
+def _loudness_argument(command, target_of, default):
+    text = f"loudness of {target_of}; ACX: -20 dB RMS with peaks below -3 dB, for audiobooks; default {default}"
     command.add_argument("--loudness", choices=TARGETS, default=default, help=text)
 
 

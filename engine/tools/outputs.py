@@ -38,7 +38,7 @@ class Outputs:
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
         self._words = writable(args.words, ".json") if args.words else None
         self._mouth = writable(args.mouth, ".json") if args.mouth else None
-        self._target, self.told = TARGETS[args.loudness], str(self.sound)
+        self._target, self.summary = TARGETS[args.loudness], str(self.sound)
         self.srt_words = SubtitleParams(args.srt_words).srt_words
         if self.srt_words and not self._srt:
             raise HiggsError("--srt-words needs subtitles. Name their file with --srt-out, or omit --srt-words.")
@@ -65,7 +65,7 @@ class Outputs:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         if self._target:
             wav, mastered = master(wav.view(self._channels, -1), self._rate, self._target)
-            self.told = f"{mastered}\n{self.sound}"
+            self.summary = f"{mastered}\n{self.sound}"
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
             def partial(path: Path) -> Path:
