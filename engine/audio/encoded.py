@@ -114,8 +114,9 @@ def encode_sound(wave: torch.Tensor, rate: int, kind: str, tags: Mapping[str, st
     if kind == "ogg" and rate not in _OPUS_RATES:
         wave, rate = resample(wave, rate, _OPUS_RATES[-1]), _OPUS_RATES[-1]
     data, broken = io.BytesIO(), import_optional("av", "FFmpegError")
+    form = rate, len(wave), SOUND_FILES[kind]
     try:
-        with closing(EncodedFile(data, kind, tags, form=(rate, len(wave), SOUND_FILES[kind]))) as file:
+        with closing(EncodedFile(data, kind, tags, options=PLAIN, form=form)) as file:
             file.write(to_int16(wave).numpy().T)
     except (broken, ValueError) as error:  # ValueError: no such encoder
         raise HiggsError(f"sound at {rate} Hz could not be written as {kind} ({error}). Choose flac or wav.") from error
