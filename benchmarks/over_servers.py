@@ -20,8 +20,17 @@ import torch
 from common import ROOT, card, write_shapes
 from serve import served
 
-from engine import Engine, EngineConfig, Engines, Listener, RemoteEngine, SamplingParams, ServerConfig, Voice
-from engine import estimate_seconds as estimated
+from engine import (
+    Engine,
+    EngineConfig,
+    Engines,
+    Listener,
+    RemoteEngine,
+    SamplingParams,
+    ServerConfig,
+    Voice,
+    estimate_seconds,
+)
 
 RESULT = ROOT / "benchmarks" / "results" / "scale.json"
 SENTENCE = "The harbour was quiet, and the boats lay still under a wide sky without any wind at all. "
@@ -44,7 +53,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, help="a checkpoint written before")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
-    text = round(60 * given.minutes / estimated(SENTENCE)) * SENTENCE
+    text = round(60 * given.minutes / estimate_seconds(SENTENCE)) * SENTENCE
     voice = Voice(torch.randint(0, 1024, (250, 8), generator=torch.Generator().manual_seed(0)), "What the clip says.")
     row: dict = {"cards": given.cards, "minutes_asked": given.minutes, "calls": CALLS}
     with tempfile.TemporaryDirectory() as scratch:
@@ -92,15 +101,15 @@ def on_servers(folder: str, devices: list[str]):
 
 def first_sound(engine, text: str, voice: Voice) -> float:
     """Return the milliseconds to the first sound."""
-    began, heard = time.perf_counter(), []
+    began, waited = time.perf_counter(), []
 
     def on_audio(wav):
-        heard.append(time.perf_counter() - began)
+        waited.append(time.perf_counter() - began)
         raise Heard
 
     with contextlib.suppress(Heard):
         engine.speak(text, voice, PARAMS, listener=Listener(on_audio=on_audio))
-    return round(1000 * heard[0], 1)
+    return round(1000 * waited[0], 1)
 
 
 if __name__ == "__main__":

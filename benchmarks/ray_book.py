@@ -38,7 +38,7 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         row = compare(given, pathlib.Path(folder)) | where(given.device)
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    result = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
     result["ray_book"] = put(result.get("ray_book", []), row, ("actors", "gpu", "checkpoint"))
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row))

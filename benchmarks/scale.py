@@ -51,7 +51,7 @@ def main():
             for minutes in map(float, args.minutes.split(",")):
                 asked = {key: one for key, one in speakers.items() if how == "narration" or key[0] == "after"}
                 measure(asked, how, minutes, args.rounds, result)
-                args.out.write_text(json.dumps(result, indent=1) + "\n")
+                args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
 
 

@@ -54,7 +54,7 @@ def main() -> None:
             if (who, rows) == ("ours", 1):
                 result["memory_gib"][weights] = row.get("peak_gib")
     if args.write:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
 
 

@@ -37,7 +37,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class BookDetails:
-    """What players show of a book besides title and author. Empty for what is not known.
+    """Details that players show of a book besides title and author; empty if unknown.
 
     year: or a date such as 2026-11-28. language: such as en. cover: a JPEG or PNG file.
     """

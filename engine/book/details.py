@@ -1,4 +1,4 @@
-"""What players show of a book, as its user writes it, and the chapters that are left out."""
+"""Read a book's details and the chapters to leave out, as users write them."""
 
 from __future__ import annotations
 

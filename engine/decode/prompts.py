@@ -105,19 +105,19 @@ class Prefill:
             by_kernel: use the CUDA kernel if there is one.
             start: called for each row in the end; by default `state.start_row`.
         """
-        by_kernel = by_kernel and self._kernel is not None
-        return PendingFill(self, state, admitted, prefixes, by_kernel, start or state.start_row)
+        kernel = self._kernel if by_kernel else None
+        return PendingFill(self, state, admitted, prefixes, kernel, start or state.start_row)
 
-    def packed(self, pieces: list[Piece], by_kernel: bool) -> list[tuple[Size, list[Piece]]]:
+    def packed(self, pieces: list[Piece], kernel: PromptKernel | None) -> list[tuple[Size, list[Piece]]]:
         """Return launches that hold the pieces, in order."""
-        if by_kernel and self._kernel is not None:
-            return list(pack(self._talker.config, pieces, self._kernel.sharing))
+        if kernel is not None:
+            return list(pack(self._talker.config, pieces, kernel.sharing))
         return [(Size(piece.stop - piece.start, 0), [piece]) for piece in pieces]
 
-    def launch(self, state: DecodeState, size: Size, held: list[Piece], by_kernel: bool) -> None:
+    def launch(self, state: DecodeState, size: Size, held: list[Piece], kernel: PromptKernel | None) -> None:
         """Run one of the launches of `packed`."""
-        if by_kernel and self._kernel is not None:
-            self._put_by_kernel(self._kernel, state, size, held)
+        if kernel is not None:
+            self._put_by_kernel(kernel, state, size, held)
         else:
             self._put_by_torch(state, *held)
 
@@ -164,11 +164,11 @@ class PendingFill:
         state: DecodeState,
         admitted: list[tuple[int, Sequence]],
         prefixes: PrefixCache | None,
-        by_kernel: bool,
+        kernel: PromptKernel | None,
         start: StartRow,
     ):
         self.admitted, self._start = admitted, start
-        self._prompts, self._state, self._prefixes, self._by_kernel = prompts, state, prefixes, by_kernel
+        self._prompts, self._state, self._prefixes, self._kernel = prompts, state, prefixes, kernel
         self._groups: deque[list[Piece]] = deque()  # pieces that may share launches
         rest = []
         for row, sequence in admitted:
@@ -190,7 +190,7 @@ class PendingFill:
                     self._state.park_row(row, len(sequence))
                 return False
             room -= count
-            self._prompts.launch(self._state, size, held, self._by_kernel)
+            self._prompts.launch(self._state, size, held, self._kernel)
             self._launches.popleft()
             if self._prefixes is not None and held[0].stop == held[0].sequence.prefix >= MIN_PREFIX:
                 self._prefixes.keep(held[0].sequence, *self._cached(held[0].row))
@@ -210,7 +210,7 @@ class PendingFill:
             (first, *_) = group = self._groups.popleft()
             is_last = not self._groups  # the prompts' rest
             if is_last or kept is None or not kept.load(first.sequence, *self._cached(first.row)):
-                self._launches.extend(self._prompts.packed(group, self._by_kernel))
+                self._launches.extend(self._prompts.packed(group, self._kernel))
         return bool(self._launches)
 
     def _cached(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:

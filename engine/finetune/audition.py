@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 150
 
 @dataclass(frozen=True)
 class Trial:
-    """What was heard: one speech per text. endless: the first that was too long, in words; empty if none."""
+    """One speech per text. endless: says which one was too long first; empty if none was."""
 
     speeches: tuple[SpeechResult, ...]
     endless: str
@@ -31,11 +31,6 @@ class Trial:
     def doubts(self) -> int:
         """Number of words that the check doubts."""
         return sum(len(speech.doubts) for speech in self.speeches)
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """Better trials come first."""
-        return bool(self.endless), self.doubts
 
 
 class Audition:

@@ -33,14 +33,10 @@ Hear = Callable[[Wave, int], str]
 
 @dataclass(frozen=True)
 class CheckedClips:
-    """What can be learned, and clip -> why it was left out."""
+    """Clips that can be learned, and clip -> why it was left out."""
 
     utterances: tuple[Utterance, ...]
     refused: dict[str, str]
-
-    @property
-    def minutes(self) -> float:
-        return sum(len(one.codes) for one in self.utterances) / FRAME_RATE / 60
 
 
 def utterances_of(

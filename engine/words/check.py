@@ -56,7 +56,7 @@ _Finding = tuple[str, int, int, int, int]  # kind; first unit and the one after 
 
 @dataclass(frozen=True)
 class HeardSpeech:
-    """What a listener has of a chunk.
+    """The part of a chunk that a listener has.
 
     fixed: sentences that may be heard, and their frames. frames: those heard; a sentence that begins in them stays too.
     """

@@ -43,7 +43,7 @@ def stopping(comfy):
 
 
 def test_a_training_is_stopped_and_continued_and_its_lora_speaks(comfy):
-    """What was stopped before the first trial has kept the codes of its clips."""
+    """A run that is stopped before its first trial keeps the codes of its clips."""
     assert comfy.run(graph(), stopping(comfy)).end == "interrupted"
     loras = comfy.base / "models" / "loras"
     assert (loras / "anna.training" / "codes.safetensors").is_file() and not (loras / "anna.safetensors").exists()

@@ -1,4 +1,4 @@
-"""What a training learns from: clips and their transcripts in a folder, checked and encoded once."""
+"""Recordings to train on: clips and their transcripts in a folder, checked and encoded once."""
 
 import shutil
 from pathlib import Path
