@@ -64,16 +64,16 @@ class HiggsTTSLipSync(io.ComfyNode):
             wave, rate = clips.to_clip(audio)
             if rate <= 0 or not wave.shape[1]:
                 raise HiggsError("the audio input has no sound. Connect the audio of the node that gives the words.")
-            found, fps = read_words(words), LipSyncParams(fps).fps
+            timed, fps = read_words(words), LipSyncParams(fps).fps
             if key := speaker_key(speaker):
-                own = [word for word in found if speaker_key(word.speaker) == key]
-                if found and not own:
-                    names = ", ".join(filter(None, dict.fromkeys(word.speaker for word in found)))
+                own = [word for word in timed if speaker_key(word.speaker) == key]
+                if timed and not own:
+                    names = ", ".join(filter(None, dict.fromkeys(word.speaker for word in timed)))
                     remedy = (
                         f"Enter one of: {names[:200]}" if names else "Leave speaker empty, since words have no names"
                     )
                     raise HiggsError(f"{speaker[:80]!r} says none of the words. {remedy}.")
-                found = own
-            mouth = mouth_of(found, wave.shape[1] / rate)
+                timed = own
+            mouth = mouth_of(timed, wave.shape[1] / rate)
             shapes = mouth.frames(fps)
         return io.NodeOutput(mouth.to_json(), shapes, [OPENNESS[shape] for shape in shapes])

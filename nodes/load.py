@@ -79,8 +79,8 @@ class HiggsTTSLoadModel(io.ComfyNode):
         """Return the inputs and the files' sizes and times. A download is pinned, so its name is enough."""
         if model is None or model.startswith(DOWNLOAD):  # a linked name is None
             return [model]
-        found = find_checkpoint(model)
-        return [found.name, *fingerprint(found.path)]
+        match = find_checkpoint(model)
+        return [match.name, *fingerprint(match.path)]
 
     @classmethod
     def execute(
@@ -93,8 +93,8 @@ class HiggsTTSLoadModel(io.ComfyNode):
             config = EngineConfig(model=str(folder), runner=resolve_runner(graphs), whisper=_smallest_whisper())
             engines = [Engine(replace(config, device=device, **settings)) for device in devices]
             files += fingerprint(engines[0].checkpoint.codec_folder)
-            told = " ".join(filter(None, [warning, _slow(engines[0])]))
-        return io.NodeOutput(share_patchers(engines, files, name, told))
+            warnings = " ".join(filter(None, [warning, _slow(engines[0])]))
+        return io.NodeOutput(share_patchers(engines, files, name, warnings))
 
 
 def _slow(engine: Engine) -> str:
@@ -106,8 +106,8 @@ def _slow(engine: Engine) -> str:
 
 def _smallest_whisper() -> str | None:
     """Return the folder of the Whisper that costs least, for word times."""
-    found = find_whispers(folders.registered(folders.WHISPER)).values()
-    return str(min(found, key=whisper_size)) if found else None
+    whispers = find_whispers(folders.registered(folders.WHISPER)).values()
+    return str(min(whispers, key=whisper_size)) if whispers else None
 
 
 def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
@@ -115,8 +115,8 @@ def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
     if model.startswith(DOWNLOAD):
         folder = download(model, node_id)
         return folder, folder.name
-    found = find_checkpoint(model)
-    return found.path, found.name
+    match = find_checkpoint(model)
+    return match.path, match.name
 
 
 def download(choice: str, node_id: str) -> Path:

@@ -78,10 +78,10 @@ class HiggsTTSServer(io.ComfyNode):
             names = model.strip(), voice.strip(), key_variable.strip()
             check_keys(addresses, key_variable.strip())
             engine = RemoteEngine(ServerConfig(addresses, *names, calls, timeout))
-            found = engine.connect(check_interrupt)
-        servers = [f"{server.label}: {server.model or 'no model named'}" for server in found.servers]
-        told = "\n".join([*servers, *(f"Warning: {warning}" for warning in found.warnings)])
-        return io.NodeOutput(ServerModel(engine), told)
+            connected = engine.connect(check_interrupt)
+        servers = [f"{server.label}: {server.model or 'no model named'}" for server in connected.servers]
+        report = "\n".join([*servers, *(f"Warning: {warning}" for warning in connected.warnings)])
+        return io.NodeOutput(ServerModel(engine), report)
 
 
 def _advanced_inputs() -> list[io.Input]:

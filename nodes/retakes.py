@@ -28,7 +28,7 @@ def retakes_input() -> io.Input:
 
 def read_retakes(text: str) -> dict[int, int]:
     """Return sentence, from 0 -> how often it is taken again. Raises HiggsError for anything else."""
-    found: dict[int, int] = {}
+    retakes: dict[int, int] = {}
     for entry in text.split(",") if text.strip() else ():
         if not (match := _ENTRY.fullmatch(entry)):
             raise HiggsError(
@@ -36,5 +36,5 @@ def read_retakes(text: str) -> dict[int, int]:
                 "again, such as 3:1, 7:2, or clear it."
             )
         sentence, times = map(int, match.groups())
-        found[sentence - 1] = times
-    return {sentence: times for sentence, times in found.items() if times}
+        retakes[sentence - 1] = times
+    return {sentence: times for sentence, times in retakes.items() if times}

@@ -127,14 +127,14 @@ class HiggsTTSSpeak(io.ComfyNode):
             finish.bed, finish.lower_bed = bed_of(settings)
             params = sampling(settings, SamplingParams())
             _check_text(text)
-            said, again = pronunciations_of(pronunciations).apply(text), read_retakes(retakes)
+            spoken, again = pronunciations_of(pronunciations).apply(text), read_retakes(retakes)
             engine = load_engine(model)
-            speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None, retakes=again)
+            speak = functools.partial(engine.speak, spoken, voice, params, scene=scene.strip() or None, retakes=again)
             doubts = transcript_warnings([] if voice is None else [voice])
             speech, words = with_player(engine, speak, params.seed, text, retakes, doubts, finish)
             words = words_if_needed(engine, speech, WORDS, srt_words, words)
         about = describe(speech, model.model.label, (*model.model.warnings, *doubts, *_hints(text)), *finish.lines)
-        texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(said)
+        texts = to_srt(speech, words, srt_words), words_json(words), engine.planner.read_as(spoken)
         return io.NodeOutput(audio.of_wave(*finish.result), about, *texts)
 
 

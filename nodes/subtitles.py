@@ -175,9 +175,9 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     sound.finish(audio.for_player(wav, rate), speech.words, finish.path or (wav, rate))
                     sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
             mixed = audio.of_wave(wav, rate)
-        told = _describe(speech, model, sheet, [*lent.told, *finish.lines])
+        info = _describe(speech, model, sheet, [*lent.told, *finish.lines])
         report, words = "\n".join(cue_lines(speech)), words_json(speech.words if needs_words else None)
-        return io.NodeOutput(mixed, told, speech.to_srt(srt_words), report, words)
+        return io.NodeOutput(mixed, info, speech.to_srt(srt_words), report, words)
 
 
 def _bed(clips: Mapping[str, tuple[torch.Tensor, int]]) -> tuple[torch.Tensor | None, int]:
@@ -200,7 +200,7 @@ class _Film:
         """Return voices for those speakers who can be heard clearly."""
         if self._clip is None:
             return {}
-        found = {}
+        voices = {}
         clips = cut_references(self._sheet.cues, *self._clip, speakers)
         for speaker in speakers:
             name = speaker or "(no name)"
@@ -209,11 +209,11 @@ class _Film:
                 continue
             clip = clips[speaker]
             transcript = "" if self._translated else clip.transcript
-            found[speaker] = voice.encode(self._model, clip.wav[None], audio.SAMPLE_RATE, transcript, name)
+            voices[speaker] = voice.encode(self._model, clip.wav[None], audio.SAMPLE_RATE, transcript, name)
             cues = ", ".join(map(str, clip.cues))
             self.told.append(f"Voice of {name}: {clip.seconds:.1f} s from the film, cue {cues}.")
-        self.speakers.update(found)
-        return found
+        self.speakers.update(voices)
+        return voices
 
 
 def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, lines: Sequence[str]) -> str:

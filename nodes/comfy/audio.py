@@ -91,13 +91,13 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
 
 def words_of_turns(speech: SpeechResult, numbers: Collection[int], timed: Sequence[Sequence[Word]]) -> list[Word]:
     """Return the words of the chosen turns at their times in `of_turns`. timed: those of each turn, from its start."""
-    found, at = [], 0
+    words, at = [], 0
     spans = _spans(speech)
     for number in sorted(numbers) if timed else ():
         start, end = spans[number]
-        found += moved(timed[number], at / SAMPLE_RATE)
+        words += moved(timed[number], at / SAMPLE_RATE)
         at += end - start
-    return found
+    return words
 
 
 def _spans(speech: SpeechResult) -> list[tuple[int, int]]:

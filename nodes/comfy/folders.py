@@ -106,5 +106,5 @@ def files_below(root: Path) -> Iterator[Path]:
 def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:
     """Map names to files with one of the suffixes, in and below ComfyUI's input folder."""
     root = input_folder()
-    found = [path for path in files_below(root) if path.suffix.lower() in suffixes and path.is_file()]
-    return {path.relative_to(root).as_posix(): path for path in sorted(found)}
+    paths = [path for path in files_below(root) if path.suffix.lower() in suffixes and path.is_file()]
+    return {path.relative_to(root).as_posix(): path for path in sorted(paths)}

@@ -21,5 +21,5 @@ def info(
     again = [f"Spoken again: {chunk}." for chunk in retries]
     if len(again) > _MOST_RETRIES:
         again = [*again[:_MOST_RETRIES], f"Spoken again: {len(again) - _MOST_RETRIES} more chunks."]
-    told = [*outcome, *(f"Warning: {warning}" for warning in warnings), *again, *lines]
-    return "\n".join([*told, f"Model: {model}", f"Details: {details} Higgs TTS {VERSION}"])
+    report = [*outcome, *(f"Warning: {warning}" for warning in warnings), *again, *lines]
+    return "\n".join([*report, f"Model: {model}", f"Details: {details} Higgs TTS {VERSION}"])

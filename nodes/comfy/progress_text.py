@@ -41,7 +41,7 @@ class TimeLeft:
     """Context that shows seconds spoken and seconds left under the running node's bar."""
 
     def __init__(self):
-        self._text, self._began, self._told, self._done = NodeText(), 0.0, 0.0, 0
+        self._text, self._began, self._shown_at, self._done = NodeText(), 0.0, 0.0, 0
 
     def __enter__(self) -> TimeLeft:
         return self
@@ -53,9 +53,9 @@ class TimeLeft:
         """Report the frames spoken so far and the expected total."""
         now, self._done = time.monotonic(), done
         self._began = self._began or now
-        self._told = self._told or now
-        if done and now - self._told >= _OFTEN:
-            self._told = now
+        self._shown_at = self._shown_at or now
+        if done and now - self._shown_at >= _OFTEN:
+            self._shown_at = now
             left = (now - self._began) * max(0, expected - done) / done
             of = f"{duration(done / FRAME_RATE)} of about {duration(expected / FRAME_RATE)} spoken"
             self._text.show(f"{of}, {duration(left, 0)} left")

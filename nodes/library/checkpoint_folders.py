@@ -43,10 +43,10 @@ def checkpoints() -> dict[str, Match]:
 
     Reads the disk every time. Complete checkpoints come before unfinished downloads, and take a shared name first.
     """
-    embedded = [replace(found, name=EMBEDDED_NAME) for found in find_checkpoints([EMBEDDED])]
-    found = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *embedded]
+    embedded = [replace(match, name=EMBEDDED_NAME) for match in find_checkpoints([EMBEDDED])]
+    matches = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *embedded]
     named: dict[str, Match] = {}
-    for checkpoint in sorted(found, key=lambda checkpoint: not checkpoint.complete):
+    for checkpoint in sorted(matches, key=lambda checkpoint: not checkpoint.complete):
         named.setdefault(checkpoint.name, checkpoint)
     return named
 
@@ -62,17 +62,17 @@ def find_checkpoint(name: str) -> Match:
     "auto" is Higgs TTS 3 if present, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError if nothing
     has that name, or files are missing.
     """
-    found, name = checkpoints(), as_name(name, "checkpoint")
+    known, name = checkpoints(), as_name(name, "checkpoint")
     if name == AUTO:
-        return min((checkpoint for checkpoint in found.values() if checkpoint.complete), key=_preference)
-    matches = closest(found, name)
+        return min((checkpoint for checkpoint in known.values() if checkpoint.complete), key=_preference)
+    matches = closest(known, name)
     if not matches:
         raise HiggsError(
-            f"there is no checkpoint {name[:80]!r:.90} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
+            f"there is no checkpoint {name[:80]!r:.90} in ComfyUI's model folders (found: {', '.join(known)}). Choose "
             f"'{AUTO}' for the best checkpoint you have, or '{EMBEDDED_NAME}'. To add a checkpoint, "
             f"put its folder into models/{FOLDER} and press R, or choose a '{DOWNLOAD}' entry."
         )
-    match = found[matches[0]]
+    match = known[matches[0]]
     if not match.complete:
         raise HiggsError(
             f"{match.path} is incomplete. {match.note} Download it again, or choose another checkpoint from the list."
@@ -80,11 +80,11 @@ def find_checkpoint(name: str) -> Match:
     return match
 
 
-def _preference(found: Match) -> tuple:
+def _preference(match: Match) -> tuple:
     """Sort key for "auto": v3, v2, then the embedded checkpoint. Published names come first, then alphabetically."""
     published = {name.lower() for download in DOWNLOADS.values() for name in download.names}
-    is_published = parts_of(found.name)[-1] in published
-    return found.name == EMBEDDED_NAME, found.family != "v3", not is_published, found.name.lower()
+    is_published = parts_of(match.name)[-1] in published
+    return match.name == EMBEDDED_NAME, match.family != "v3", not is_published, match.name.lower()
 
 
 def download_root() -> Path:

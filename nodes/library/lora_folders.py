@@ -13,7 +13,7 @@ FOLDER = "loras"  # ComfyUI's own
 
 def loras() -> dict[str, Path]:
     """Map names to LoRAs: a folder that PEFT saved, or a .safetensors file outside such a folder."""
-    found: dict[str, Path] = {}
+    named: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         files = [
             path
@@ -23,8 +23,8 @@ def loras() -> dict[str, Path]:
         saved = {path.parent for path in files if path.name == ADAPTER_SETTINGS} - {root}
         single = (path for path in files if path.name != ADAPTER_SETTINGS and saved.isdisjoint(path.parents))
         for path in [*saved, *single]:
-            found.setdefault(path.relative_to(root).as_posix(), path)
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+            named.setdefault(path.relative_to(root).as_posix(), path)
+    return dict(sorted(named.items(), key=lambda item: item[0].lower()))
 
 
 def find_lora(name: str) -> Path:

@@ -63,8 +63,8 @@ class Run:
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
-        told = {"said": said, "retakes": self.retakes, "doubts": list(self.doubts)}
-        return {"id": self.id, **place, "seed": seed, **told}
+        fields = {"said": said, "retakes": self.retakes, "doubts": list(self.doubts)}
+        return {"id": self.id, **place, "seed": seed, **fields}
 
 
 def listen(client: str, on: bool) -> None:
@@ -125,10 +125,10 @@ def tell(event: str, node_id: str, **what: object) -> None:
 def _workflow_of(prompt: str, server: PromptServer) -> str | None:
     """Return the id of the workflow behind a running prompt. Pages send it along, to be stored in images."""
     running, _ = server.prompt_queue.get_current_queue_volatile()
-    told: object = next((item[3] for item in running if item[1] == prompt), None)
+    stored: object = next((item[3] for item in running if item[1] == prompt), None)
     for name in ("extra_pnginfo", "workflow", "id"):
-        told = told.get(name) if isinstance(told, dict) else None
-    return told if isinstance(told, str) else None
+        stored = stored.get(name) if isinstance(stored, dict) else None
+    return stored if isinstance(stored, str) else None
 
 
 def _make_room():

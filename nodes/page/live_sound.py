@@ -67,7 +67,7 @@ class LiveSound:
         self.file: tuple[Path, str] | None = None  # the finished sound for a download, and its name there
         self._clear()
         self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
-        self._heard = 0  # step of the last samples
+        self._sample_step = 0  # step of the last samples
         self._ticked = 0.0  # time of the last progress report
         _writer()
 
@@ -79,7 +79,7 @@ class LiveSound:
 
     def hear(self, wav: torch.Tensor) -> None:
         """Append samples, [n] float32 on the host."""
-        self._heard = self._steps
+        self._sample_step = self._steps
         _jobs.put(functools.partial(self._write, self._append, wav.numpy()))
 
     def spell(self, chunk: SpokenTurn, wav: torch.Tensor) -> None:
@@ -159,7 +159,7 @@ class LiveSound:
                 "left": round(seconds * max(0, self._expected - self._done) / self._done, 1) if self._done else 0.0,
                 "speed": round(self._done / FRAME_RATE / seconds, 3) if seconds else 0.0,
                 "pace": round(self._steps / FRAME_RATE / seconds, 3) if seconds else 0.0,
-                "waited": max(0, self._steps - self._heard) / FRAME_RATE,
+                "waited": max(0, self._steps - self._sample_step) / FRAME_RATE,
                 "first": first,
                 "outline": bytes(self._outline[first:]).hex(),
                 "file": self.file[1] if self.file else "",
@@ -168,12 +168,12 @@ class LiveSound:
                 "words": self._words[known:],
             }
 
-    def _write(self, change: Callable, what: object):
+    def _write(self, change: Callable, value: object):
         with self._lock:
             if self._file.closed or self.state != SPEAKING:
                 return
             try:
-                change(what)
+                change(value)
             except OSError as error:
                 self._give_up(error)
             self.version += 1
@@ -206,8 +206,8 @@ class LiveSound:
         if at_end and rest:
             self._outline += _loudest(samples[None, frames * FRAME :])
 
-    def _spell(self, what: tuple[SpokenTurn, torch.Tensor]):
-        chunk, wav = what
+    def _spell(self, value: tuple[SpokenTurn, torch.Tensor]):
+        chunk, wav = value
         words = estimate_words(wav, replace(chunk, start=0, stop=len(wav)))
         first = self._words[-1]["sentence"] if self._words else 0
         self._words += _rows(mark_words(moved(words, chunk.start / SAMPLE_RATE), [chunk], first))
@@ -223,8 +223,8 @@ class LiveSound:
             self._words = words
             self.edition += 1
 
-    def _complete(self, what: tuple[np.ndarray, list[dict], Result | None]):
-        wav, words, result = what
+    def _complete(self, value: tuple[np.ndarray, list[dict], Result | None]):
+        wav, words, result = value
         self._replace(words)
         digest = hashlib.blake2b()
         for start in range(0, len(wav), _STRETCH):

@@ -120,10 +120,10 @@ def _names(kind: str, text: str) -> list[str]:
     if kind not in ("script", "srt"):
         return []
     try:
-        head, found = script_names(text) if kind == "script" else cue_names(text)
+        head, names = script_names(text) if kind == "script" else cue_names(text)
     except HiggsError:  # no cue yet
-        head, found = {}, ()
-    return list(dict.fromkeys([*head, *found, *_voice_names()]))[:_MOST_NAMES]
+        head, names = {}, ()
+    return list(dict.fromkeys([*head, *names, *_voice_names()]))[:_MOST_NAMES]
 
 
 def _voice_names() -> list[str]:

@@ -61,14 +61,14 @@ def plan(
     rows: Sequence[LinesRow],
     takes: int,
     params: SamplingParams,
-    said: Pronunciations,
+    pronunciations: Pronunciations,
     voices: Mapping[str, Voice],
     others: Sequence[object],
     kind: str = KINDS[0],
 ) -> LinePlan:
     """Plan the files of `rows`, of a kind of KINDS. others: further JSON values that decide how all of them sound."""
     made = [
-        LineTake(file_name(row, number, takes, kind), number, row, _turn(row, number, params, said))
+        LineTake(file_name(row, number, takes, kind), number, row, _turn(row, number, params, pronunciations))
         for number in range(1, takes + 1)
         for row in rows
     ]
@@ -94,9 +94,9 @@ def plan(
     return LinePlan(tuple(finished), voices)
 
 
-def _turn(row: LinesRow, take: int, params: SamplingParams, said: Pronunciations) -> Turn:
+def _turn(row: LinesRow, take: int, params: SamplingParams, pronunciations: Pronunciations) -> Turn:
     seed = params.seed if row.seed is None else row.seed
-    return Turn(row.speaker, said.apply(row.text, row.speaker), (seed + take - 1) % _SEEDS)
+    return Turn(row.speaker, pronunciations.apply(row.text, row.speaker), (seed + take - 1) % _SEEDS)
 
 
 def _digest(voice: Voice) -> str:

@@ -18,10 +18,10 @@ def takes_of(planned: LinePlan, files: LineFiles) -> list[dict]:
     """Describe each existing file: its row, URL parts, seed, and why it cannot be kept, if so."""
     there = [take for take in planned.takes if files.has(take.file, take.fingerprint)]
     there.sort(key=lambda take: (take.row.number, take.number))
-    return [_told(take, planned, files) for take in there[:MOST]]
+    return [_described(take, planned, files) for take in there[:MOST]]
 
 
-def _told(take: LineTake, planned: LinePlan, files: LineFiles) -> dict:
+def _described(take: LineTake, planned: LinePlan, files: LineFiles) -> dict:
     path = PurePath(files.folder.relative_to(folders.output()), take.file)
     seed = take.turn.seed or 0
     return {
