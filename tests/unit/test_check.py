@@ -20,7 +20,7 @@ from higgs_tts.engine.words.attention import (
     by_layer,
     mean_attention,
 )
-from higgs_tts.engine.words.check import ChunkCheck, HeardSpeech, frames_cleared, judge_words
+from higgs_tts.engine.words.check import ChunkCheck, HeardSpeech, copied, frames_cleared, judge_words
 from higgs_tts.engine.words.path import free_path
 
 TEXT = "The ferry left at dusk. A woman stood at the rail and counted windows. Nobody spoke to her."
@@ -94,6 +94,14 @@ def test_odd_lengths_are_named():
     assert found(verdict(EVERY, frames={10: 90})) == [("added", "rail")]
     assert found(verdict(EVERY, frames={3: 1, 9: 1})) == [], "short words may be short"
     assert found(verdict([*range(3), *range(4, 18)])) == [], "and share a frame with another"
+
+
+def test_nine_equal_frames_are_a_copy_and_the_eight_of_a_pause_are_not():
+    codes = np.arange(60).repeat(2).reshape(60, 2)
+    codes[40:48] = codes[10:18]
+    assert copied(codes) == []
+    codes[48] = codes[18]
+    assert copied(codes) == [(40, 49, 30)]
 
 
 def test_attention_that_follows_no_words_gives_no_verdict():
