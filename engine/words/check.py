@@ -255,13 +255,14 @@ def _letters(word: str) -> float:
 
 def copied(codes: np.ndarray) -> list[tuple[int, int, int]]:
     """Return (start, stop, lag) of frames of codes [T, K] that equal those `lag` frames before, in two codebooks."""
-    frames = codes[:, :2].astype(np.int16)
-    seen: dict[bytes, int] = {}
+    frames = (codes[:, 0].astype(int) << 16 | codes[:, 1]).tolist()
+    seen: dict[tuple[int, ...], int] = {}
     repeats: list[tuple[int, int, int]] = []
     for start in range(len(frames) - _COPY + 1):
-        window = frames[start : start + _COPY]
-        before = seen.setdefault(window.tobytes(), start)
-        if start - before < _COPY or len(set(window[:, 0].tolist())) < _COPY // 2:  # a pause may repeat its codes
+        window = tuple(frames[start : start + _COPY])
+        before = seen.setdefault(window, start)
+        # A pause may repeat its codes.
+        if start - before < _COPY or len({frame >> 16 for frame in window}) < _COPY // 2:
             continue
         if repeats and repeats[-1][1] >= start and repeats[-1][2] == start - before:
             repeats[-1] = repeats[-1][0], start + _COPY, start - before
@@ -279,23 +280,23 @@ def _with_copies(findings: list[_Finding], copies: Iterable[tuple[int, int, int]
     return sorted(findings, key=lambda one: one[1:])
 
 
-def _lost(sure: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
+def _lost(smooth: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
     """Return (start, stop) of at least `size` frames in which the attention to the words [T] is below `least`."""
-    smooth = np.convolve(np.pad(sure, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), "valid")
     edges = np.flatnonzero(np.diff(smooth < least, prepend=False, append=False)).tolist()
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop - start >= size]
 
 
 def _with_lost(findings: list[_Finding], sure: np.ndarray, path: np.ndarray) -> list[_Finding]:
     """Join the doubts that arise where the talker loses the words: it finds out late what was said there."""
-    for start, stop in _lost(sure, *_LOST):
+    smooth = np.convolve(np.pad(sure, _SMOOTH // 2, mode="edge"), np.full(_SMOOTH, 1 / _SMOOTH), "valid")
+    for start, stop in _lost(smooth, *_LOST):
         own = [one for one in findings if one[4] > start - _NEAR and one[3] < stop + 2 * _NEAR]
         if own:
             kind, *_ = max(own, key=lambda one: one[2] - one[1])
             words = min(one[1] for one in own), max(one[2] for one in own)
             frames = min(start, *(one[3] for one in own)), max(one[4] for one in own)
             findings = [*(one for one in findings if one not in own), (kind, *words, *frames)]
-    for start, stop in _lost(sure, *_UNSURE):
+    for start, stop in _lost(smooth, *_UNSURE):
         if not any(one[4] > start - 2 * _NEAR and one[3] < stop + 2 * _NEAR for one in findings):
             units = path[start:stop]
             findings = [*findings, ("unsure", int(units.min()), int(units.max()) + 1, start, stop)]

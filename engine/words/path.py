@@ -44,28 +44,28 @@ def free_path(attention: np.ndarray, skips: np.ndarray, is_whole: bool = True) -
     skips: what leaving out each word costs, [W] in nats. Frames that attend most to the same word stay together.
     is_whole: False if more frames follow, so that the words after the path are not left out.
     """
-    frames, words = attention.shape
+    frames = len(attention)
     cuts = np.flatnonzero(np.diff(attention.argmax(1), prepend=-1))
     scores = np.add.reduceat(np.log(attention + np.float32(_FLOOR)), cuts)  # [runs, W]
     costs = np.concatenate([[0.0], skips.cumsum()])
     done, ahead = costs[1:], costs[1:-1]
-    best = np.empty((len(cuts), words))  # of paths that end there
-    np.subtract(scores[0], costs[:-1], out=best[0])
-    for before, now, score in zip(best, best[1:], scores[1:], strict=False):
-        now[0] = before[0]
-        np.maximum.accumulate((before + done)[:-1], out=now[1:])
-        now[1:] -= ahead
-        np.maximum(now, before, out=now)
-        np.maximum(now, before.max() - _BACK, out=now)
-        now += score
+    best = scores.astype(float)  # of paths that end there
+    offers = np.empty_like(best)  # the same without the run itself
+    best[0] -= costs[:-1]
+    for before, offer, now in zip(best, offers[1:], best[1:], strict=False):
+        offer[0] = before[0]
+        np.maximum.accumulate((before + done)[:-1], out=offer[1:])
+        offer[1:] -= ahead
+        np.maximum(offer, before, out=offer)
+        np.maximum(offer, np.maximum.reduce(before) - _BACK, out=offer)
+        now += offer
     word = int((best[-1] + done if is_whole else best[-1]).argmax())
     path = np.full(len(cuts), word)
     for run in range(len(cuts) - 1, 0, -1):
-        before = best[run - 1]
-        came = before.copy()  # what each word before offers this one
-        came[:word] += done[:word] - costs[word]
-        came[word + 1 :] = before[word + 1 :] - _BACK
-        came[:word] = np.maximum(came[:word], before[:word] - _BACK)
-        word = int(came.argmax())
+        before, offer = best[run - 1], offers[run, word]
+        if before[word] != offer:  # the path came from another word
+            skipping = before[:word] + done[:word]
+            forward = int(skipping.argmax()) if word else -1
+            word = forward if word and skipping[forward] - costs[word] == offer else int(before.argmax())
         path[run - 1] = word
     return path.repeat(np.diff(cuts, append=frames))
