@@ -19,15 +19,17 @@ from ..device.buffers import Buffers, buffer
 class DelayMachine(Buffers):
     """Outputs, counters and end flags of B rows. A row that is done keeps stepping, but its steps do not count."""
 
-    output: torch.Tensor = buffer("B", "K", fill=BOC)  # of the last step; embedded next
-    outputs: torch.Tensor = buffer("B", "N", "K")  # of every step; the last slot of N = S + 1 is a dummy, never read
+    output: torch.Tensor = buffer("B", "K", fill=BOC, lasts=True)  # of the last step; embedded next
+    outputs: torch.Tensor = buffer(
+        "B", "N", "K", lasts=True
+    )  # of every step; the last slot of N = S + 1 is a dummy, never read
     output_base: torch.Tensor = buffer("B")  # flat index of a row's first output
     output_index: torch.Tensor = buffer("B")
-    num_generated: torch.Tensor = buffer("B")  # outputs so far
-    max_generated: torch.Tensor = buffer("B")  # from the frame limit or the context
-    countdown: torch.Tensor = buffer("B", fill=-1)  # steps left in the closing ramp; -1 before it
-    done: torch.Tensor = buffer("B", dtype=torch.bool, fill=1)
-    ended: torch.Tensor = buffer("B", dtype=torch.bool)  # done because speech ended, not because of a limit
+    num_generated: torch.Tensor = buffer("B", lasts=True)  # outputs so far
+    max_generated: torch.Tensor = buffer("B", lasts=True)  # from the frame limit or the context
+    countdown: torch.Tensor = buffer("B", fill=-1, lasts=True)  # steps left in the closing ramp; -1 before it
+    done: torch.Tensor = buffer("B", dtype=torch.bool, fill=1, lasts=True)
+    ended: torch.Tensor = buffer("B", dtype=torch.bool, lasts=True)  # done because speech ended, not because of a limit
     # Scratch
     codebook: torch.Tensor = buffer("K")  # 0..K-1
     live: torch.Tensor = buffer("B", dtype=torch.bool)

@@ -20,8 +20,8 @@ class KVCache(Buffers):
     aligned: Aligned = ()
     keys: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
     values: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
-    prompt_length: torch.Tensor = buffer("B")
-    position: torch.Tensor = buffer("B")  # slot of the current step
+    prompt_length: torch.Tensor = buffer("B", lasts=True)
+    position: torch.Tensor = buffer("B", lasts=True)  # slot of the current step
     queries: torch.Tensor = buffer("aligned", "B", "S", "D", dtype=None)
     # For torch's attention only:
     slot_base: torch.Tensor = buffer("B", "kv_heads")  # a head's first slot in the flat cache [B * kv_heads * S, D]
@@ -52,6 +52,13 @@ class KVCache(Buffers):
         self.set_row(row, prompt_length=prompt_length, position=prompt_length)
         if clear:
             self.values[:, row, :, prompt_length:].zero_()
+
+    def move(self, row: int, to: int, filled: int) -> None:
+        """Copy a row with its first `filled` slots to another one."""
+        self.move_row(row, to)
+        for held in (self.keys, self.values):
+            held[:, to, :, :filled].copy_(held[:, row, :, :filled])
+        self.queries[:, to, :filled].copy_(self.queries[:, row, :filled])
 
     def seek(self, num_generated: torch.Tensor) -> None:
         """Move to the step after `num_generated` [B] outputs. Past the end, stay in the last slot."""

@@ -15,13 +15,13 @@ from ..device.graph import Graph, GraphError
 from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import Aligned, ModelConfig
-from .kernels.batch import BatchKernel
+from .kernels.batch import BatchKernel, fewer_rows
 from .kernels.batch_product import ROW_BLOCK
 from .kernels.sample import SampleKernel
 from .kernels.single import SingleKernel
 from .kernels.single import unfit as decode_unfit
 from .prefix_cache import PrefixCache
-from .prompts import PendingFill, Prefill
+from .prompts import GRAPH_BYTES, PendingFill, Prefill
 from .state import DecodeState
 from .step_graph import capture_step
 
@@ -32,6 +32,7 @@ class ModelRunner:
     Both allocate nothing and never sync, so they may be captured. Without kernels they use torch ops. The sample
     kernel runs only with a decode kernel.
 
+    rows: one of `row_counts`. A step is of the first so many rows, and all others must be done.
     prompts: prefill of all runners of the talker; by default with torch ops.
     """
 
@@ -47,9 +48,10 @@ class ModelRunner:
     ):
         self.talker, self.state, self.prompts = talker, state, prompts or Prefill(talker)
         self.notes: list[str] = []  # for the user: a failed capture, with its reason
-        self._decode_kernel, self._sample_kernel = decode_kernel, sample_kernel
+        self.rows, self._decode_kernel, self._sample_kernel = state.batch, decode_kernel, sample_kernel
+        self._fewer: dict[int, BatchKernel] = {}  # by rows, in the scratch of `_decode_kernel`
         self._reason = ""  # why a wanted kernel is missing
-        self._graph: Graph | None = None
+        self._graphs: dict[int, Graph] = {}  # by rows
         # Torch's attention then reads filled slots only. On a GPU the host would wait for the positions.
         self.reads_positions = state.device.type == "cpu"
 
@@ -63,12 +65,12 @@ class ModelRunner:
         kernels: str,
         aligned: Aligned = (),
     ) -> list[int]:
-        """Return the bytes of each tensor that such a runner has on `device`. Allocates nothing."""
+        """Return the bytes of such a runner's tensors and further captures on `device`. Allocates nothing."""
         sizes = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned).sizes()
         if kernels == "torch" or decode_unfit(config, device, dtype):
             return sizes
         scratch = _kernel_for(batch).make_scratch(config, batch, max_seq_len, torch.device("meta"))
-        return sizes + [tensor.nbytes for tensor in scratch.values()]
+        return [*sizes, *(tensor.nbytes for tensor in scratch.values()), *(GRAPH_BYTES for _ in fewer_rows(batch))]
 
     def sizes(self) -> list[int]:
         """Return the bytes of each tensor of state and scratch."""
@@ -86,7 +88,12 @@ class ModelRunner:
     @property
     def is_captured(self) -> bool:
         """True if a step is the replay of a CUDA graph."""
-        return self._graph is not None
+        return bool(self._graphs)
+
+    @property
+    def row_counts(self) -> list[int]:
+        """Numbers of rows that a step may have, ascending: the fewer, the less it costs."""
+        return [*self._fewer, self.state.batch]
 
     @property
     def uses_cublas(self) -> bool:
@@ -99,13 +106,23 @@ class ModelRunner:
         self._decode_kernel, self._reason = choose(wanted, device, lambda: _kernel_for(state.batch)(talker, state))
         if self._decode_kernel is not None:
             self._sample_kernel, self._reason = choose(wanted, device, lambda: SampleKernel(talker, state))
+        if isinstance(whole := self._decode_kernel, BatchKernel):
+            with contextlib.suppress(KernelUnavailable):  # fewer rows then cost as many more
+                for rows in whole.fewer:
+                    self._fewer[rows] = BatchKernel(talker, state, rows, whole.scratch)
 
     def capture(self, stream: torch.cuda.Stream) -> None:
-        """Replay the step as a CUDA graph from now on, replacing an earlier one. Raises GraphError if it fails."""
-        if self._graph is not None:
-            self._graph.reset()
-            self._graph = None
-        self._graph = capture_step(self.step, self.state, stream)
+        """Replay steps as CUDA graphs from now on, replacing earlier ones. Raises GraphError if it fails."""
+        self._drop_graphs()
+        try:
+            for rows in self.row_counts:
+                self.rows = rows
+                self._graphs[rows] = capture_step(self.step, self.state, stream)
+        except GraphError:
+            self._drop_graphs()
+            raise
+        finally:
+            self.rows = self.state.batch
 
     def prefill(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> None:
         """Prefill sequences into their rows, ready for the first step."""
@@ -126,9 +143,9 @@ class ModelRunner:
         state.start_window(row, sequence)
 
     def step(self) -> None:
-        """Decode one frame for every row."""
-        if self._graph is not None:
-            self._graph.replay()
+        """Decode one frame for each of `rows`."""
+        if graph := self._graphs.get(self.rows):
+            graph.replay()
         else:
             self.sample()
             self.decode()
@@ -136,15 +153,15 @@ class ModelRunner:
     def sample(self) -> None:
         """Sample every row's next output from its logits, and embed it. `decode` must follow."""
         if self._sample_kernel is not None:
-            self._sample_kernel.run()
+            self._sample_kernel.run(self.rows)
         else:
             self.state.sample()
             self.talker.embed(self.state.delay.output, self.state.work)
 
     def decode(self) -> None:
         """Run the talker over what `sample` embedded: the next logits of every row."""
-        if self._decode_kernel is not None:
-            self._decode_kernel.run()
+        if (kernel := self._fewer.get(self.rows, self._decode_kernel)) is not None:
+            kernel.run()
         else:
             cache = self.state.cache
             cache.filled = [at + 1 for at in cache.position.tolist()] if self.reads_positions else None
@@ -168,12 +185,18 @@ class ModelRunner:
     def close(self) -> None:
         """Drop graph, kernels and buffers. Safe to call twice. No step may be running on the device."""
         held = vars(self)
-        if graph := held.get("_graph"):
-            graph.reset()
-        for kernel in (held.get("_sample_kernel"), held.get("_decode_kernel")):
+        if not held:  # closed before
+            return
+        self._drop_graphs()
+        for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
             if kernel is not None:
                 kernel.close()
         held.clear()
+
+    def _drop_graphs(self):
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs = {}
 
 
 def open_runner(

@@ -23,7 +23,7 @@ from .kernels.single import unfit
 from .prefix_cache import MIN_PREFIX, PrefixCache
 from .state import DecodeState
 
-GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill, about
+GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill or step, about
 StartRow = Callable[[int, Sequence], None]
 
 

@@ -26,7 +26,6 @@ class Copy(NamedTuple):
 class RowRead(NamedTuple):
     """Progress of a row's sequence, whose codes and counters are up to date."""
 
-    row: int
     sequence: Sequence
     frames: torch.Tensor  # new final ones [t, K]
     is_finite: bool  # False: the sequence cannot go on, and was not changed
@@ -81,7 +80,7 @@ class Readback:
             if finite:
                 sequence.finished, sequence.ended = bool(done), bool(ended)
                 frames = self._take(sequence, num_generated, fresh[row])
-            rows.append(RowRead(row, sequence, frames, bool(finite)))
+            rows.append(RowRead(sequence, frames, bool(finite)))
         return rows
 
     def _take(self, sequence: Sequence, num_generated: int, latest: torch.Tensor) -> torch.Tensor:

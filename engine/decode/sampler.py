@@ -28,15 +28,17 @@ NOISE_STREAM = 1 << 16  # factor of the stream number in the counter
 class Sampler(Buffers):
     """Sampling parameters and scratch of B rows."""
 
-    inverse_temperature: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=1)
-    noise_scale: torch.Tensor = buffer("B", 1, 1, dtype=FP32)  # 0: greedy
-    top_p: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=KEEP_ALL)
-    top_k_index: torch.Tensor = buffer("B", "K", 1, fill=CODE_VOCAB - 1)  # rank of the last code that top-k keeps
-    suppress_specials: torch.Tensor = buffer("B", dtype=BOOL)
-    sequence_index: torch.Tensor = buffer("B")  # part of the noise counter
-    round_keys: torch.Tensor = buffer("B", ROUNDS, 2)  # Philox keys derived from the seed
+    inverse_temperature: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=1, lasts=True)
+    noise_scale: torch.Tensor = buffer("B", 1, 1, dtype=FP32, lasts=True)  # 0: greedy
+    top_p: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=KEEP_ALL, lasts=True)
+    top_k_index: torch.Tensor = buffer(
+        "B", "K", 1, fill=CODE_VOCAB - 1, lasts=True
+    )  # rank of the last code that top-k keeps
+    suppress_specials: torch.Tensor = buffer("B", dtype=BOOL, lasts=True)
+    sequence_index: torch.Tensor = buffer("B", lasts=True)  # part of the noise counter
+    round_keys: torch.Tensor = buffer("B", ROUNDS, 2, lasts=True)  # Philox keys derived from the seed
     suppressed: torch.Tensor = buffer("B", "K", dtype=BOOL)  # codebooks on which EOC is banned
-    finite: torch.Tensor = buffer("B", dtype=BOOL, fill=1)  # all logits so far were finite
+    finite: torch.Tensor = buffer("B", dtype=BOOL, fill=1, lasts=True)  # all logits so far were finite
     # Scratch
     largest: torch.Tensor = buffer("B", dtype=FP32)  # largest magnitude of a row's logits
     is_finite: torch.Tensor = buffer("B", dtype=BOOL)
@@ -143,9 +145,9 @@ class RepetitionAwareSampler(Sampler):
     Repeats are counted per codebook, without BOC and EOC. The second sample ignores temperature, top-k and top-p.
     """
 
-    history: torch.Tensor = buffer("B", "W", "K", fill=BOC)  # finished outputs, oldest first
-    window_mask: torch.Tensor = buffer("B", "W", 1, dtype=BOOL)  # frames that a row looks back at
-    repeat_limit: torch.Tensor = buffer("B", 1, dtype=FP32, fill=RAS_WINDOW + 1)
+    history: torch.Tensor = buffer("B", "W", "K", fill=BOC, lasts=True)  # finished outputs, oldest first
+    window_mask: torch.Tensor = buffer("B", "W", 1, dtype=BOOL, lasts=True)  # frames that a row looks back at
+    repeat_limit: torch.Tensor = buffer("B", 1, dtype=FP32, fill=RAS_WINDOW + 1, lasts=True)
     # Scratch
     resampled: torch.Tensor = buffer("B", "K")
     is_repeat: torch.Tensor = buffer("B", "W", "K", dtype=BOOL)

@@ -120,6 +120,7 @@ class Scheduler:
             return self._fill()
         if not self._decodes:  # all sequences have been dropped
             return []
+        self._runner.rows = self._gather()
         self.num_steps += 1
         if self.alone and self.num_steps in self._firsts:  # heard before the talker goes on
             self._runner.sample()
@@ -128,6 +129,31 @@ class Scheduler:
             self._runner.step()
             self._keep_queue_short()
         return self._collect()
+
+    def _gather(self) -> int:
+        """Return the fewest rows that a step needs now. Moves sequences out of the rows above.
+
+        A move takes the device some 50 us for 500 slots, and a step of fewer rows saves ten times that.
+        """
+        taken = [sequence is not None for sequence in self.running]
+        for row in (row for fill in self._fills for row, _ in fill.admitted):
+            taken[row] = True
+        for rows in self._runner.row_counts:
+            above = [row for row in range(rows, len(taken)) if self.running[row] is not None]
+            free = [row for row in range(rows) if not taken[row]]
+            if len(above) <= len(free):
+                for row, to in zip(above, free, strict=False):
+                    self._move(row, to)
+                return rows
+        raise AssertionError("the last of the runner's row counts has all rows")
+
+    def _move(self, row: int, to: int):
+        sequence, since = self.running[row], self._since[row]
+        assert sequence is not None
+        self._state.move_row(row, to, len(sequence) + self.num_steps - since)
+        for held in (self.running, self._latest):
+            held[to], held[row] = sequence, None
+        self._since[to] = since
 
     def _keep_queue_short(self):
         """Wait until a GPU has at most MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
@@ -220,12 +246,12 @@ class Scheduler:
             rows = self._readback.read()
             if rows is None:
                 raise self._stalled()
-            for row, sequence, frames, is_finite in rows:
+            for sequence, frames, is_finite in rows:
                 if not is_finite:
                     outputs.append(self._fail(sequence, self._not_finite()))
                     continue
                 if sequence.finished:
-                    self.running[row] = None
+                    self.running[self.running.index(sequence)] = None  # it may have moved since the copy
                 if len(frames) or sequence.finished:
                     outputs.append((sequence, frames))
         return outputs

@@ -82,6 +82,13 @@ class DecodeState:
         self.cache.set_row(row, prompt_length=length)
         self.delay.set_row(row, num_generated=0, done=True)
 
+    def move_row(self, row: int, to: int, filled: int) -> None:
+        """Move a row's sequence, which has `filled` slots, to a row without one. It changes no code."""
+        self.cache.move(row, to, min(filled, self.max_seq_len))
+        for part in (self.delay, self.sampler, self.work):
+            part.move_row(row, to)
+        self.delay.set_row(row, done=True)
+
     def limit(self, sequence: Sequence) -> int:
         """Return the most outputs of a sequence in a row of its own."""
         return min(sequence.params.max_frames + self.config.codebooks - 1, self.max_seq_len - len(sequence))

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, fields
 import torch
 
 
-def buffer(*shape: str | int, dtype: torch.dtype | None = torch.int64, fill: float = 0) -> torch.Tensor:
+def buffer(
+    *shape: str | int, dtype: torch.dtype | None = torch.int64, fill: float = 0, lasts: bool = False
+) -> torch.Tensor:
     """Return a dataclass field for a tensor. `shape` may use the letters of `Buffers.sizes`; dtype None: the model's.
 
+    lasts: a row [B, ...] is read again in the next step, so it moves with its sequence.
     Typed as the field's value, like `dataclasses.field`.
     """
-    return field(init=False, repr=False, metadata={"shape": shape, "dtype": dtype, "fill": fill})
+    return field(init=False, repr=False, metadata={"shape": shape, "dtype": dtype, "fill": fill, "lasts": lasts})
 
 
 @dataclass(eq=False)
@@ -31,7 +34,8 @@ class Buffers:
     def __post_init__(self) -> None:
         for declared in fields(self):
             if "shape" in declared.metadata:
-                setattr(self, declared.name, self._make(**declared.metadata))
+                shape, dtype, fill = (declared.metadata[name] for name in ("shape", "dtype", "fill"))
+                setattr(self, declared.name, self._make(shape, dtype, fill))
         if self.device.type != "meta":  # arithmetic on meta tensors imports torch's compiler, which takes seconds
             self.initialize()
 
@@ -42,6 +46,13 @@ class Buffers:
         """Fill a row of buffers by name. Unlike an assignment, this does not wait for the device."""
         for name, value in values.items():
             getattr(self, name)[row].fill_(value)
+
+    def move_row(self, row: int, to: int) -> None:
+        """Copy what lasts of a row to another one. Does not wait for the device."""
+        for declared in fields(self):
+            if declared.metadata.get("lasts"):
+                values = getattr(self, declared.name)
+                values[to].copy_(values[row])
 
     def _make(self, shape: tuple[str | int, ...], dtype: torch.dtype | None, fill: float) -> torch.Tensor:
         sizes = [size if isinstance(size, int) else self.sizes[size] for size in shape]

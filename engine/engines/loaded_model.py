@@ -223,9 +223,10 @@ class LoadedModel:
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()
-            two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
-            free = self._free_bytes() - RESERVE - (3 * two - 2 * three)  # less the fixed cost of a batch
-            rows = min(rows, free // (three - two))
+            two, three, most = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3, rows))
+            row = three - two
+            free = self._free_bytes() - RESERVE - (most - rows * row)  # less the fixed cost of a batch
+            rows = min(rows, free // row)
         else:
             rows = min(rows, CPU_BATCH)
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1

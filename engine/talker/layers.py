@@ -73,7 +73,7 @@ class Work(Buffers):
     embed_index: torch.Tensor = buffer("B", "K")  # rows of the code embedding
     embedded: torch.Tensor = buffer("BK", "H", dtype=None)  # BK = B * K
     head: torch.Tensor = buffer("B", "KV", dtype=None)  # KV = K * V
-    logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32)
+    logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32, lasts=True)
     stalled: torch.Tensor = buffer(1, dtype=torch.int32)  # nonzero: a kernel's blocks timed out waiting for each other
 
     def __post_init__(self) -> None:

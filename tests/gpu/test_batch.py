@@ -201,6 +201,28 @@ def test_a_row_does_not_depend_on_its_neighbours(wide, state_of, family):
 
 @pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_step_of_fewer_rows_has_the_same_bits(wide, state_of, family, weights):
+    talker = wide(family, torch.bfloat16, 3, 704, weights)
+    batch = BatchKernel.most_rows(talker)
+    state = state_of(talker, batch, 704)
+    kernels = [whole := BatchKernel(talker, state)]
+    kernels += [BatchKernel(talker, state, rows, whole.scratch) for rows in whole.fewer]
+    assert len(kernels) > 1 or not torch.cuda.get_device_capability() >= (8, 0) or not weights
+    for kernel, rows in zip(kernels[1:], whole.fewer, strict=True):
+        bits = []
+        for one in (whole, kernel):
+            pose(state, [(37 * row) % 700 for row in range(batch)], rows)
+            if one is kernel:
+                state.delay.done[rows:] = True
+            one.run()
+            bits.append([part.clone() for part in (state.logits[:rows], state.cache.keys[:, :rows])])
+        assert all(torch.equal(one, other) for one, other in zip(*bits, strict=True)), rows
+    for kernel in kernels:
+        kernel.close()
+
+
+@pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
+@pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, prompt, family, weights):
     talker = wide(family, torch.bfloat16, 3, 512, weights)
     eager, captured = (state_of(talker, 12, 512) for _ in range(2))

@@ -10,6 +10,7 @@ from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode import prompts
 from higgs_tts.engine.decode import scheduler as scheduler_module
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Scheduler
 
 ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each sequence finds its end
@@ -346,6 +347,41 @@ def test_decoding_rows_wait_for_at_most_one_group_of_prompts(scheduled, monkeypa
     assert [group for group, _ in found] == [[0], [2], [2], [3], [3]]
     steps = [steps for _, steps in found]
     assert steps[:3] == [0, 0, 0] and steps[4] == steps[3] + 1
+
+
+@pytest.mark.parametrize("unread", [0, 1, 3])
+def test_sequences_move_into_the_fewest_rows_and_keep_their_codes(scheduled, monkeypatch, unread):
+    expected = said(scheduled(2))
+    run, counts, moves = scheduled(7), [], []
+    run.unread = unread
+    step, move = run.room.step, run.room.state.move_row
+    monkeypatch.setattr(ModelRunner, "row_counts", [1, 2, 4, 7])
+
+    def noted_step():
+        live = [row for row, one in enumerate(run.running) if one is not None]
+        assert run.room.rows == next(rows for rows in (1, 2, 4, 7) if rows >= len(live)) > max(live)
+        assert run.room.state.delay.done[[row for row in range(7) if row not in live]].all()
+        counts.append(run.room.rows)
+        step()
+
+    def noted_move(row, to, filled):
+        place = run.place_of(run.running[row])
+        moves.append(filled > int(run.room.state.cache.position[row]) and place == (run.room.state.cache, row))
+        move(row, to, filled)
+
+    monkeypatch.setattr(run.room, "step", noted_step)
+    monkeypatch.setattr(run.room.state, "move_row", noted_move)
+    for codes, other in zip(said(run), expected, strict=True):
+        assert torch.equal(codes, other)
+    assert counts == sorted(counts, reverse=True) and {*counts} == {1, 2, 4, 7} and moves and all(moves)
+
+
+def test_rows_of_prompts_under_way_are_not_moved_into(scheduled, monkeypatch):
+    expected = said(scheduled(3))
+    monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)
+    monkeypatch.setattr(ModelRunner, "row_counts", [1, 2, 3])
+    for codes, other in zip(said(scheduled(3)), expected, strict=True):
+        assert torch.equal(codes, other)
 
 
 @pytest.mark.parametrize("dropped", [False, True])

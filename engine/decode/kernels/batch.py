@@ -1,8 +1,9 @@
 """The talker's decode pass for a batch: matrix products (batch_product.py, batch_dense.py), and kernels between.
 
 Torch twin: Talker.decode. Torch's products always have 64 rows, and ours add up in one order for any number. So a row's
-result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading the
-weights takes the time. Products with few outputs are split over their inputs (split-K) to keep all SMs busy.
+result depends neither on the number nor on the contents of other rows, and a step may be of the first rows only.
+Padding is nearly free, because reading the weights takes the time. Products with few outputs are split over their
+inputs (split-K) to keep all SMs busy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
 from . import batch_dense
-from .batch_product import PARTS, ROW_BLOCK, ProductShape, quantised_shape
+from .batch_product import PARTS, ProductShape, Scratch, padded, quantised_shape
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
@@ -28,6 +29,7 @@ MAX_ROWS = batch_dense.MAX_ROWS
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
+_FEWER = (8, 32, 64)  # wgmma's columns, and rows of torch's products
 
 AddNormArgs = structure("AddNormArgs", x_in=BF16, delta=BF16, weight=BF16, x=FP32, h=BF16)
 SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, rows=ctypes.c_int)
@@ -51,11 +53,6 @@ AttendArgs = structure(
     max_seq_len=ctypes.c_int,
     max_splits=ctypes.c_int,
 )
-
-
-def padded(rows: int) -> int:
-    """Return the rows of the scratch for so many rows."""
-    return -(-rows // ROW_BLOCK) * ROW_BLOCK
 
 
 def defines(config: ModelConfig, shape: ProductShape, rows: int) -> tuple[str, ...]:
@@ -90,6 +87,11 @@ def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) 
     return quantised_shape(weights, rows, limits, sizes)
 
 
+def fewer_rows(batch: int) -> list[int]:
+    """Return the numbers of rows below `batch` whose step costs less if the products are ours."""
+    return [rows for rows in _FEWER if rows < batch]
+
+
 def norm_threads(config: ModelConfig) -> int:
     """Return the threads per block of `add_norm`, each with eight values of a row."""
     return config.hidden // 8
@@ -104,11 +106,14 @@ class BatchKernel(CudaKernel):
     """state.work.x -> cache and state.logits, for 2 to `most_rows` rows. Raises KernelUnavailable.
 
     Allocates its scratch at construction; `run` allocates nothing and may be captured.
+
+    rows: the first rows of the state that it computes, by default all. The others must be done.
+    scratch: of a kernel of all rows, to compute in.
     """
 
     name = "CUDA kernels for a batch"
 
-    def __init__(self, talker: Talker, state: DecodeState):
+    def __init__(self, talker: Talker, state: DecodeState, rows: int = 0, scratch: Scratch | None = None):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason is None and not 2 <= state.batch <= self.most_rows(talker):
@@ -116,14 +121,15 @@ class BatchKernel(CudaKernel):
         if reason:
             raise KernelUnavailable(reason)
         limits = Limits.of(device)
-        self.scratch = self.make_scratch(config, state.batch, state.max_seq_len, device)
-        self._talker, self._state, self._rows = talker, state, state.batch
+        self.scratch = scratch or self.make_scratch(config, state.batch, state.max_seq_len, device)
+        self._talker, self._state, self._rows = talker, state, rows or state.batch
         self._norm_threads = norm_threads(config)
-        self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * SWIGLU_THREADS))
+        self._swiglu_blocks = -(-self._rows * config.intermediate // (8 * SWIGLU_THREADS))
         self._make_arguments()
-        shape = product_shape(config, talker.layers[0].qkv.format, state.batch, limits)
+        shape = product_shape(config, talker.layers[0].qkv.format, self._rows, limits)
         self._attend_blocks = limits.multiprocessors * shape.attend_blocks
         super().__init__(SOURCE, shape.target or limits.capability, defines(config, shape, state.batch))
+        self.fewer = fewer_rows(state.batch) if shape.is_ours else []  # rows of further kernels
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._gated = shape.gates  # by gate_up's product
         self._products = shape.products(talker, self.scratch, self._module, limits)
@@ -143,9 +149,7 @@ class BatchKernel(CudaKernel):
         return product_shape(talker.config, talker.layers[0].qkv.format, MAX_ROWS, Limits.of(talker.device)).most_rows
 
     @staticmethod
-    def make_scratch(
-        config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
-    ) -> dict[str, torch.Tensor]:
+    def make_scratch(config: ModelConfig, batch: int, max_seq_len: int, device: torch.device) -> Scratch:
         """Allocate the buffers between the kernels and the matrix products."""
         dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
@@ -195,7 +199,7 @@ class BatchKernel(CudaKernel):
             query_heads=query_heads,
             position=cache.position,
             done=self._state.delay.done,
-            rows=self._rows,
+            rows=self._state.batch,
             max_seq_len=self._state.max_seq_len,
             max_splits=max_splits(self._state.max_seq_len),
         )
@@ -212,8 +216,8 @@ class BatchKernel(CudaKernel):
             self._swiglu()
             products.run("down", index)
             self._add_norm(self._norms[2 * index + 2])
-        products.head()
-        self._state.logits.view(self._rows, -1).copy_(self.scratch["head"][: self._rows])
+        products.head(self._rows)
+        self._state.logits.flatten(1)[: self._rows].copy_(self.scratch["head"][: self._rows])
 
     def _add_norm(self, argument: Arguments, overlapping: bool = True):
         self._launch("add_norm", self._rows, self._norm_threads, argument, overlapping)

@@ -37,6 +37,12 @@ ProductArgs = structure(
 
 Scratch = dict[str, torch.Tensor]
 
+
+def padded(rows: int) -> int:
+    """Return the rows of the scratch for so many rows."""
+    return -(-rows // ROW_BLOCK) * ROW_BLOCK
+
+
 # Product of a layer -> its input and output in the scratch. qkv and delta take the parts of a sum.
 _OPERANDS = {"qkv": ("h", "qkv"), "out": ("attended", "delta"), "gate_up": ("h", "gate_up"), "down": ("act", "delta")}
 
@@ -61,9 +67,9 @@ class TorchProducts:
         multiply = linear if out.dim() == 2 else split_linear
         multiply(x, self._weights[index][name], out)
 
-    def head(self) -> None:
-        """Multiply scratch h -> head, always so many rows at a time that bits do not depend on the batch size."""
-        inputs, outputs = (self._scratch[name].split(ROW_BLOCK) for name in ("h", "head"))
+    def head(self, rows: int) -> None:
+        """Multiply scratch h -> head, always so many rows at a time that bits do not depend on their number."""
+        inputs, outputs = (self._scratch[name][: padded(rows)].split(ROW_BLOCK) for name in ("h", "head"))
         for x, out in zip(inputs, outputs, strict=True):
             linear(x, self._head, out)
 

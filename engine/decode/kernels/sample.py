@@ -102,7 +102,7 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
 
 
 class SampleKernel(CudaKernel):
-    """state.logits -> next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
+    """state.logits -> next codes, counters, flags and state.work.x. Raises KernelUnavailable.
 
     Does not update the cache's `slot`, which torch's attention reads, so it needs a decode kernel beside it.
     Allocates nothing on the device; `run` may be captured.
@@ -114,14 +114,15 @@ class SampleKernel(CudaKernel):
         if reason:
             raise KernelUnavailable(reason)
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
-        self._grid, self._block, self._argument = state.batch, threads(config), arguments(talker, state)
+        self._block, self._argument = threads(config), arguments(talker, state)
         super().__init__(SOURCE, Limits.of(device).capability, defines(config, talker.dtype, window))
         self._function, self._start = (self._module.function(name) for name in ("sample_step", "start_row"))
         with self._first_launch():
-            self.run()
+            self.run(state.batch)
 
-    def run(self) -> None:
-        launch(self._function, self._grid, self._block, self._argument)
+    def run(self, rows: int) -> None:
+        """Sample the first `rows` rows."""
+        launch(self._function, rows, self._block, self._argument)
 
     def start_row(self, row: int, length: int, limit: int, params: SamplingParams, index: int) -> None:
         """Prepare a row for its first step, after a prompt of `length` positions, with at most `limit` outputs."""

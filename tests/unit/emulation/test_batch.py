@@ -102,7 +102,7 @@ def tensor_map(tensor, sizes, strides, box, swizzle=True):
 def batch_kernel(emulate, monkeypatch):
     """BatchKernel with emulated kernels, on what it takes for a small GPU."""
 
-    def make(talker, state, capability="80"):
+    def make(talker, state, capability="80", rows=0, scratch=None):
         hopper = capability == batch_dense.CAPABILITY
         limits = kernel.Limits(capability, 2, (227 if hopper else 99) << 10)
         few = {"qkv": 2, "out": 4, "gate_up": 1, "down": 4}  # a step of each part, even if it takes 256 inputs
@@ -113,7 +113,7 @@ def batch_kernel(emulate, monkeypatch):
             (batch_dense.DenseShape, "parts", few),
         ):
             monkeypatch.setattr(owner, name, value)
-        shape = batch_module.product_shape(talker.config, talker.layers[0].qkv.format, state.batch, limits)
+        shape = batch_module.product_shape(talker.config, talker.layers[0].qkv.format, rows or state.batch, limits)
         options = batch_module.defines(talker.config, shape, state.batch)
         kinds = {
             "add_norm": ("AddNormArgs", talker.config.hidden // 8),
@@ -150,7 +150,7 @@ def batch_kernel(emulate, monkeypatch):
             (torch.cuda, "current_stream", lambda: stream),
         ):
             monkeypatch.setattr(owner, name, value)
-        return batch_module.BatchKernel(talker, state)
+        return batch_module.BatchKernel(talker, state, rows, scratch)
 
     return make
 
@@ -227,6 +227,29 @@ def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weig
         kernels.close()
     for few, *others in zip(*said, strict=True):
         assert all(torch.equal(few, many) for many in others)
+
+
+@pytest.mark.parametrize(("weights", "capability"), [("", "90"), pytest.param("int8", "80", marks=MATRIX)])
+@torch.inference_mode()
+def test_a_step_of_fewer_rows_has_the_same_bits(batch_kernel, narrow, weights, capability):
+    """In one scratch, where rows that are done have left what they had."""
+    talker, said = narrow("v3", 64, weights), []
+    aligned = ((0, 0), (1, talker.config.heads - 1))
+    for is_fewer in (False, True):
+        state = DecodeState(talker.config, 17, 64, talker.device, torch.bfloat16, aligned)
+        kernels, g = batch_kernel(talker, state, capability), torch.Generator().manual_seed(2)
+        for position in range(2):
+            if is_fewer and position == 1:
+                state.delay.done.fill_(True)  # as when runners open
+                kernels = batch_kernel(talker, state, capability, kernels.fewer[0], kernels.scratch)
+            state.work.x.normal_(generator=g)
+            state.cache.position.fill_(position)
+            state.delay.done.copy_(torch.arange(17) >= 17 - 9 * (is_fewer and position == 1))
+            kernels.run()
+        cache = state.cache.keys[:, :8], state.cache.values[:, :8], state.cache.queries[:, :8]
+        said.append((state.logits[:8].clone(), *(one.clone() for one in cache)))
+        kernels.close()
+    assert all(torch.equal(one, other) for one, other in zip(*said, strict=True)) and said[0][3].any()
 
 
 @torch.inference_mode()

@@ -29,10 +29,10 @@ class Emulated:
         threads = 32 * talker.config.codebooks
         self._run = emulate(sample.SOURCE, "sample_step", "SampleArgs", threads, options)
         self._start = emulate(sample.SOURCE, "start_row", "StartArgs", threads, options)
-        self._argument, self._rows = sample.arguments(talker, state), state.batch
+        self._argument = sample.arguments(talker, state)
 
-    def run(self):
-        self._run(self._argument, self._rows)
+    def run(self, rows):
+        self._run(self._argument, rows)
 
     def start_row(self, *given):
         self._start(sample.start_arguments(self._argument, *given), 1)
