@@ -1,6 +1,7 @@
-"""Callers of the server in a process of their own: load, callers that misbehave, and callers that compare.
+"""Callers of the server in a process of their own: load, arrivals, callers that misbehave, and callers that compare.
 
     python benchmarks/callers.py PORT load CLIENTS WARM_SECONDS SECONDS FRAMES
+    python benchmarks/callers.py PORT open RATE SECONDS FRAMES
     python benchmarks/callers.py PORT soak REQUESTS CLIENTS
     python benchmarks/callers.py PORT compare CLIENTS SECONDS ANSWERS.json
 
@@ -31,6 +32,7 @@ KINDS = "whole", "stream", "sse", "batch", "text", "bad", "leave at once", "leav
 BATCHES = "batch", "leave a batch"
 PATIENCE = 120.0  # seconds without an answer that count as a hang
 COMPARED = 16  # texts of `compare`
+ARRIVALS = 76  # seed of `open`
 BAD = (
     b"",
     b"{",
@@ -138,9 +140,7 @@ class Load:
     async def _ask(self, number: int):
         words = random.Random(number)
         while True:
-            body = {"input": text_of(words), "voice": "alloy", "response_format": "pcm", "stream": True, "retries": 0}
-            body |= {"seed": words.randrange(1 << 32), "max_new_tokens": self._frames}
-            answer = await call(self._port, json.dumps(body).encode(), self._hear)
+            answer = await call(self._port, stream_body(words, self._frames), self._hear)
             if answer.status == 200 and answer.samples:
                 self._answers.append(answer)
             else:
@@ -173,6 +173,56 @@ class Load:
 
 def _share(found: list[float], share: float) -> float | None:
     return round(found[round(share * (len(found) - 1))], 1) if found else None
+
+
+async def arrive(port: int, rate: float, seconds: float, frames: int) -> dict:
+    """Make `rate` calls a second at random, whether or not earlier ones have been answered, and return a row."""
+    arrivals, streams, tasks = random.Random(ARRIVALS), [], []
+    began = at = time.perf_counter()
+    while (at := at + arrivals.expovariate(rate)) < began + seconds:
+        await asyncio.sleep(at - time.perf_counter())
+        streams.append(Playback())
+        tasks.append(asyncio.create_task(call(port, stream_body(arrivals, frames), streams[-1].hear)))
+    answers = await asyncio.gather(*tasks)
+    took = time.perf_counter() - began
+    whole = [stream for stream, answer in zip(streams, answers, strict=True) if answer.status == 200 and stream.first]
+    first = sorted(stream.first for stream in whole)
+    return {
+        "rate": rate,
+        "calls": len(answers),
+        "failed": len(answers) - len(whole),
+        "first_call_ms": round(streams[0].first, 1),
+        **{f"first_ms_p{share}": _share(first, share / 100) for share in (50, 95, 99)},
+        "dry": sum(stream.dry > 0 for stream in whole),
+        "worst_dry_ms": round(max((stream.dry for stream in whole), default=0.0), 1),
+        "audio_s_per_s": round(sum(answer.samples for answer in answers) / SAMPLE_RATE / took, 2),
+    }
+
+
+@dataclass
+class Playback:
+    """A stream that plays from its first sound on, and pauses while there is none.
+
+    first: ms to the first sound. dry: the longest pause in ms.
+    """
+
+    first: float = 0.0
+    dry: float = 0.0
+    _ends: float = 0.0  # of what has come, if nothing follows
+
+    def hear(self, answer: Answer, count: int) -> None:
+        now = time.perf_counter()
+        if self.first:
+            self.dry = max(self.dry, 1000 * (now - self._ends))
+        else:
+            self.first, self._ends = 1000 * (now - answer.began), now
+        self._ends = max(self._ends, now) + count / SAMPLE_BYTES / SAMPLE_RATE
+
+
+def stream_body(words: random.Random, frames: int) -> bytes:
+    """Return the body of a call for a stream of `frames` frames at most."""
+    body = {"input": text_of(words), "voice": "alloy", "response_format": "pcm", "stream": True, "retries": 0}
+    return json.dumps(body | {"seed": words.randrange(1 << 32), "max_new_tokens": frames}).encode()
 
 
 def body_of(kind: str, number: int, words: random.Random) -> bytes:
@@ -288,6 +338,9 @@ def main() -> None:
     if kind == "load":
         clients, warm, seconds, frames = map(float, numbers)
         found = load(int(port), int(clients), warm, seconds, int(frames))
+    elif kind == "open":
+        rate, seconds, frames = map(float, numbers)
+        found = arrive(int(port), rate, seconds, int(frames))
     elif kind == "compare":
         clients, seconds, path = numbers
         found = compare(int(port), int(clients), float(seconds), pathlib.Path(path))

@@ -1,7 +1,11 @@
 """The server under load, and a cluster whose workers are killed.
 
     python benchmarks/serve.py --load --device cuda:0 [--model FOLDER]     1, 16, 64, 128 callers, streams of 20 words
+    python benchmarks/serve.py --open --device cuda:0 [--model FOLDER] [--before FOLDER]   callers who come at random
     python benchmarks/serve.py --ray                                       two CPU workers, one killed each minute
+
+--open makes 1, 10, 20, 30 calls a second, in the same order every time, and counts the streams whose playback ran dry.
+With --before, an older version's folder is measured in turn with this one.
 
 For --ray, `ratio` compares with one undisturbed worker, and `kills` says how often a worker was killed. The callers are
 a process of their own (`callers.py`). Each part of the result names its device, commit and date. The server needs
@@ -34,6 +38,7 @@ TEXT_CALLERS = str(ROOT / "benchmarks" / "text_callers.py")
 TEXTS = 20  # streamed in one after the other
 CLIENTS = "1,16,64,128"
 START = 300.0  # seconds for a server to load its model
+RATES = "1,10,20,30"  # calls a second
 RAY_CLIENTS = 16
 KILL_AT, KILL_EVERY = 20.0, 60.0  # seconds
 
@@ -42,12 +47,16 @@ def main():
     """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", action="store_true")
+    parser.add_argument("--open", action="store_true")
     parser.add_argument("--ray", action="store_true")
-    parser.add_argument("--model", help="checkpoint folder for --load; without it the embedded one speaks")
+    parser.add_argument("--model", help="checkpoint folder for --load and --open; without it the embedded one speaks")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--clients", default=CLIENTS)
+    parser.add_argument("--rates", default=RATES)
+    parser.add_argument("--before", type=pathlib.Path, help="checkout of an older version for --open")
+    parser.add_argument("--before-commit", default="")
     parser.add_argument("--warm", type=float, default=2.0, help="seconds before anything is counted, each time")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each number of callers")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each number of callers, or rate")
     parser.add_argument("--frames", type=int, default=250, help="of an answer at most; random weights speak that long")
     parser.add_argument("--minutes", type=float, default=5.0, help="of --ray; one worker alone speaks a minute at most")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
@@ -56,6 +65,8 @@ def main():
     if given.load:
         rows, result["ws_first_ms"] = load(given)
         result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}
+    if given.open:
+        result["open_loop"] = arrivals(given)
     if given.ray:
         result["ray"] = disturbed(given.minutes) | where("cpu")
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -82,14 +93,27 @@ def load(given: argparse.Namespace) -> tuple[list[dict], dict]:
         return rows, called(port, TEXTS, program=TEXT_CALLERS) | where(given.device)
 
 
+def arrivals(given: argparse.Namespace) -> list[dict]:
+    """Return a row for each version and number of calls a second."""
+    about, rows = where(given.device), []
+    versions = [("old", given.before, given.before_commit)] if given.before else []
+    for which, root, of in (*versions, ("new", ROOT, about["commit"])):
+        with served("--device", given.device, *(["--model", given.model] if given.model else []), root=root) as port:
+            for rate in given.rates.split(","):
+                row = called(port, "open", rate, given.seconds, given.frames)
+                rows.append(row | {"first": "exact", "which": which, "gpu": about["gpu"], "commit": of})
+                print(rows[-1], flush=True)
+    return rows
+
+
 @contextlib.contextmanager
-def served(*options: str):
-    """Yield the port of a server in its own process, started as by users."""
+def served(*options: str, root: pathlib.Path = ROOT):
+    """Yield the port of a server of the version in `root` in its own process, started as by users."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "engine", "serve", "--port", str(port), *options]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL)
     try:
         began = time.monotonic()
         while not is_healthy(port):

@@ -41,6 +41,27 @@ def test_a_load_is_counted_and_keeps_other_results(serve, monkeypatch, capsys, t
     assert result["commit"] == "abc" and result["checkpoint"] == "embedded" and result["soak"] == {}
 
 
+def test_arrivals_are_counted_in_two_versions(serve, monkeypatch, capsys, tmp_path):
+    out = tmp_path / "serve.json"
+    given = ["--open", "--device", "cpu", "--rates", "2", "--seconds", "4", "--frames", "4"]
+    before = ["--before", str(ROOT), "--before-commit", "def"]
+    old, new = run(serve, monkeypatch, capsys, out, *given, *before)["open_loop"]
+    assert (old["which"], old["commit"], new["which"], new["commit"]) == ("old", "def", "new", "abc")
+    assert old["calls"] == new["calls"] > 2 and old["failed"] == new["failed"] == 0
+    for row in (old, new):
+        assert 0 < row["first_ms_p50"] <= row["first_ms_p95"] <= row["first_ms_p99"]
+        assert row["audio_s_per_s"] > 0 and (row["dry"] > 0) == (row["worst_dry_ms"] > 0)
+
+
+def test_a_stream_runs_dry_when_its_next_sound_comes_late(serve, monkeypatch):
+    callers, now = importlib.import_module("callers"), [0.0]
+    monkeypatch.setattr(callers.time, "perf_counter", lambda: now[0])
+    stream, answer = callers.Playback(), callers.Answer(0.0)
+    for now[0], seconds in ((1.0, 0.04), (1.03, 0.08), (1.125, 0.1), (1.3, 0.1)):
+        stream.hear(answer, int(seconds * 48_000))
+    assert stream.first == 1000 and round(stream.dry) == 75
+
+
 def test_a_soak_leaves_nothing_behind(tmp_path):
     out = tmp_path / "serve.json"
     out.write_text('{"rows": []}')
