@@ -29,7 +29,7 @@ MAX_ROWS = batch_dense.MAX_ROWS
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
-_FEWER = (8, 32, 64)  # wgmma's columns, and rows of torch's products
+_FEWER = (8, 16, 32, 64)  # wgmma's columns, and rows of torch's products
 
 AddNormArgs = structure("AddNormArgs", x_in=BF16, delta=BF16, weight=BF16, x=FP32, h=BF16)
 SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, rows=ctypes.c_int)

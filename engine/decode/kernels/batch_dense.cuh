@@ -2,7 +2,7 @@
 //
 // out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 128 rows b. A block takes work items of FEATURES
 // features f and one of `parts` parts of the inputs k. Features are the M = 64 rows of wgmma, and batch rows its N
-// columns: 8, 32 or 64. A sum's order depends on neither, nor on how features are divided among blocks, so a row's bits
+// columns: 8, 16, 32 or 64. A sum's order depends on neither, nor on how features are divided among blocks, so a row's bits
 // are the same in every batch. A step is 128 bytes of weights per feature. DEPTH steps are in shared memory, in rows of
 // 128 bytes with the 128-byte swizzle: inputs in slabs of 64, and weights. One thread has them copied (TMA). wgmma reads
 // both there, but int8 and int4 weights are first widened to bf16, in registers. That is work for a warpgroup per 64
@@ -11,14 +11,16 @@
 #include "bulk_copy.cuh"
 
 #if ROW_TILES == 1
-#define BY_COLUMNS(FEW, MORE, MOST) FEW
+#define BY_COLUMNS(FEW, SOME, MORE, MOST) FEW
+#elif ROW_TILES == 2
+#define BY_COLUMNS(FEW, SOME, MORE, MOST) SOME
 #elif ROW_TILES % 8
-#define BY_COLUMNS(FEW, MORE, MOST) MORE
+#define BY_COLUMNS(FEW, SOME, MORE, MOST) MORE
 #else
-#define BY_COLUMNS(FEW, MORE, MOST) MOST
+#define BY_COLUMNS(FEW, SOME, MORE, MOST) MOST
 #endif
 
-constexpr int PRODUCT_ROWS = 8 * ROW_TILES, COLUMNS = BY_COLUMNS(8, 32, 64), COLUMN_TILES = PRODUCT_ROWS / COLUMNS;
+constexpr int PRODUCT_ROWS = 8 * ROW_TILES, COLUMNS = BY_COLUMNS(8, 16, 32, 64), COLUMN_TILES = PRODUCT_ROWS / COLUMNS;
 constexpr int SLABS = 16 / Format::BITS, SLAB = PRODUCT_ROWS * 128;  // of inputs in a step; bytes
 constexpr bool WIDENED = SLABS > 1, SCALED = Format::GROUP == 64;    // SCALED: with a scale for every 64 weights
 constexpr int STEPS = WIDENED ? Format::BLOCK / (64 * SLABS) : 1;    // of a block of weights
@@ -42,31 +44,33 @@ constexpr u32 SWIZZLE_128 = 1, STRIDE_OF_EIGHT = 8 * 128 / 16;  // the latter fr
 constexpr u32 DESCRIPTOR = SWIZZLE_128 << 30 | STRIDE_OF_EIGHT;
 
 #define FOUR(S, I) "+f"(S[I]), "+f"(S[I + 1]), "+f"(S[I + 2]), "+f"(S[I + 3])
-#define SIXTEEN(S, I) FOUR(S, I), FOUR(S, I + 4), FOUR(S, I + 8), FOUR(S, I + 12)
+#define EIGHT(S, I) FOUR(S, I), FOUR(S, I + 4)
+#define SIXTEEN(S, I) EIGHT(S, I), EIGHT(S, I + 8)
 #define THIRTY_TWO(S) SIXTEEN(S, 0), SIXTEEN(S, 16)
 #define NAMES "%0,%1,%2,%3"
-#define MORE_NAMES NAMES ",%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define SOME_NAMES NAMES ",%4,%5,%6,%7"
+#define MORE_NAMES SOME_NAMES ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define MOST_NAMES MORE_NAMES ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define WGMMA                                                                           \
-  "wgmma.mma_async.sync.aligned.m64n" BY_COLUMNS("8", "32", "64") "k16.f32.bf16.bf16 {" \
-  BY_COLUMNS(NAMES, MORE_NAMES, MOST_NAMES) "}, "
+#define WGMMA                                                                                 \
+  "wgmma.mma_async.sync.aligned.m64n" BY_COLUMNS("8", "16", "32", "64") "k16.f32.bf16.bf16 {" \
+  BY_COLUMNS(NAMES, SOME_NAMES, MORE_NAMES, MOST_NAMES) "}, "
 
 // sum += a * b^T for tiles a [64, 16] and b [COLUMNS, 16], asynchronously. A warpgroup's warp w holds rows 16 * w
 // to 16 * w + 15 in the lane layout of mma.m16n8k16. Rows of a past its matrix are whatever follows in shared memory;
 // their sums are never read.
 __device__ __forceinline__ void wgmma(float (&sum)[COLUMNS / 2], u32 a, u32 b) {
   asm volatile("{.reg .pred p; .reg .b64 a, b; setp.eq.u32 p, 0, 0;"
-               "mov.b64 a, {" BY_COLUMNS("%4,%6", "%16,%18", "%32,%34") "};"
-               "mov.b64 b, {" BY_COLUMNS("%5,%6", "%17,%18", "%33,%34") "};" WGMMA "a, b, p, 1, 1, 0, 0;}"
-               : BY_COLUMNS(FOUR(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
+               "mov.b64 a, {" BY_COLUMNS("%4,%6", "%8,%10", "%16,%18", "%32,%34") "};"
+               "mov.b64 b, {" BY_COLUMNS("%5,%6", "%9,%10", "%17,%18", "%33,%34") "};" WGMMA "a, b, p, 1, 1, 0, 0;}"
+               : BY_COLUMNS(FOUR(sum, 0), EIGHT(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
                : "r"(a), "r"(b), "r"(DESCRIPTOR));
 }
 // The same with a in registers, in the lane layout of mma.m16n8k16.
 __device__ __forceinline__ void wgmma(float (&sum)[COLUMNS / 2], u32 a0, u32 a1, u32 a2, u32 a3, u32 b) {
   asm volatile("{.reg .pred p; .reg .b64 b; setp.eq.u32 p, 0, 0;"
-               "mov.b64 b, {" BY_COLUMNS("%8,%9", "%20,%21", "%36,%37") "};" WGMMA
-               "{" BY_COLUMNS("%4,%5,%6,%7", "%16,%17,%18,%19", "%32,%33,%34,%35") "}, b, p, 1, 1, 0;}"
-               : BY_COLUMNS(FOUR(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
+               "mov.b64 b, {" BY_COLUMNS("%8,%9", "%12,%13", "%20,%21", "%36,%37") "};" WGMMA
+               "{" BY_COLUMNS("%4,%5,%6,%7", "%8,%9,%10,%11", "%16,%17,%18,%19", "%32,%33,%34,%35") "}, b, p, 1, 1, 0;}"
+               : BY_COLUMNS(FOUR(sum, 0), EIGHT(sum, 0), SIXTEEN(sum, 0), THIRTY_TWO(sum))
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b), "r"(DESCRIPTOR));
 }
 __device__ __forceinline__ void wgmma_fence() {

@@ -149,7 +149,7 @@ def dense_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tup
     stage = _RESOURCES[weights].inputs
     if any(n % 16 or width % stage or width // stage < PARTS[name] for name, (n, width) in sizes.items()):
         return None
-    row_tiles, tilings = 1 if rows <= 8 else -(-rows // 32) * 4, {}
+    row_tiles, tilings = -(-rows // 8) if rows <= 16 else -(-rows // 32) * 4, {}
     room = min(_RESOURCES[weights].shared, limits.shared - _BARRIERS)
     every = [_tiling(weights, row_tiles, features, room) for features in _FEATURES]
     for name, (features, _) in sizes.items():
