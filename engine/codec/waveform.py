@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import deque
+from collections.abc import Callable
+from itertools import accumulate
 
 import torch
 
+from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..device.memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
@@ -20,6 +24,10 @@ _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
 _STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and captured hold more memory
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
+_CLOSE = 4  # first windows whose frames are looked for at once: the next ones come with much left to play
+SHORT = 0.12  # seconds: with less left to play, a stream may run dry before its next window has come
+_AHEAD = 1.0  # seconds: with more left to play, a stream's windows let those of others pass
+_AHEAD_TOGETHER = 4  # such windows decoded at once: the next stream's first window waits for them
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
@@ -33,6 +41,7 @@ class Waveform:
     graphs: on a GPU, what decodes windows there.
     together: windows decoded at once, on a GPU. Streamed ones go with those that are due at the same poll.
     serialize: as for SideStreamWindows.
+    clock: seconds, by which streams are played.
     """
 
     def __init__(
@@ -42,7 +51,9 @@ class Waveform:
         graphs: WindowGraphs | None = None,
         together: int = 1,
         serialize: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ):
+        self.clock = clock
         self.windows = make_windows(decoder, pool, graphs, LENGTHS, serialize)
         self._is_cuda = pool.device.type == "cuda"
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
@@ -50,6 +61,7 @@ class Waveform:
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
+        self._ahead: set[Sound] = set()  # streamed sounds whose windows are being decoded though they are ahead
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
         self._owners: deque[Sound] = deque()  # of the windows being decoded
@@ -62,9 +74,9 @@ class Waveform:
         return WINDOW_FRAMES if self.together > 1 else _STREAMED_WINDOW  # the latter are captured
 
     @property
-    def first_frames(self) -> int:
-        """Frames of codes that a streamed sound's first window needs."""
-        return CONTEXT_FRAMES + self.first_sizes[0]
+    def first_frames(self) -> list[int]:
+        """Frames of codes that each of a streamed sound's first windows needs."""
+        return [CONTEXT_FRAMES + frames for frames in accumulate(self.first_sizes[:_CLOSE])]
 
     def sound(self, streamed: bool = False) -> Sound:
         """Return a new sound. streamed: its first windows are short, and the first one is waited for if it is alone."""
@@ -79,18 +91,32 @@ class Waveform:
         elif len(self._waiting) >= self.together:
             self._begin_waiting()
 
-    def _begin_due(self):
-        """Start decoding streamed windows, those of the same padded length together, and each sound's in order."""
-        while self._due:
-            length, alike, seen = self.windows.padded(self._due[0][1]), [], set()
-            for place, (sound, window) in enumerate(self._due):
-                if sound not in seen and self.windows.padded(window) == length:
-                    alike.append(place)
-                seen.add(sound)
-            rows = next(rows for rows in GROUPS if rows <= min(len(alike), self.together))
-            part = [self._due[place] for place in alike[:rows]]
-            self._due = [one for place, one in enumerate(self._due) if place not in alike[:rows]]
-            self._begin(part, rows)
+    def _begin_due(self, ahead: float = _AHEAD):
+        """Start decoding streamed windows, those of the shortest lead first, and each sound's in order.
+
+        Of streams that are so many seconds ahead a few windows are decoded at a time.
+        """
+        leads = {sound: sound.lead for sound, _ in self._due}
+        self._due.sort(key=lambda one: leads[one[0]])
+        near = [one for one in self._due if leads[one[0]] < ahead]
+        del self._due[: len(near)]
+        while near:
+            self._begin_alike(near, self.together)
+        if self._due and not self._ahead:
+            self._ahead.update(self._begin_alike(self._due, min(self.together, _AHEAD_TOGETHER)))
+
+    def _begin_alike(self, due: list[tuple[Sound, Window]], most: int) -> list[Sound]:
+        """Take the first window and others of its padded length off the list, decode them, and return their sounds."""
+        length, alike, seen = self.windows.padded(due[0][1]), [], set()
+        for place, (sound, window) in enumerate(due):
+            if sound not in seen and self.windows.padded(window) == length:
+                alike.append(place)
+            seen.add(sound)
+        rows = next(rows for rows in GROUPS if rows <= min(len(alike), most))
+        part = [due[place] for place in alike[:rows]]
+        due[:] = [one for place, one in enumerate(due) if place not in alike[:rows]]
+        self._begin(part, rows)
+        return [sound for sound, _ in part]
 
     def _begin_waiting(self):
         """Start decoding the waiting windows. A group that is not full has as many rows, so that all sum alike."""
@@ -122,7 +148,7 @@ class Waveform:
 
     def finish(self) -> None:
         """Wait for all windows and pass them to their sounds."""
-        self._begin_due()
+        self._begin_due(math.inf)
         self._begin_waiting()
         self._give(self.windows.finish())
 
@@ -130,6 +156,7 @@ class Waveform:
         for wav in wavs:
             sound = self._owners.popleft()
             sound.take(wav)
+            self._ahead.discard(sound)
             self.given.add(sound)
 
     def close(self) -> None:
@@ -138,7 +165,7 @@ class Waveform:
             self.windows.close()
             del self.windows
         # A sound knows its waveform: a cycle.
-        for held in (self._due, self._waiting, self._owners, self.given, self.awaited):
+        for held in (self._due, self._waiting, self._owners, self.given, self.awaited, self._ahead):
             held.clear()
 
 
@@ -158,12 +185,30 @@ class Sound:
         self._open = 0  # windows being decoded
         self._finished = self._has_samples = False
         self._fresh: list[torch.Tensor] = []  # windows that `new` has not returned yet
+        self.returned = 0  # samples that `new` has returned
+        self._sent, self._played = 0, 0.0  # samples that a listener has, and the time when they have been played
         self.error: HiggsError | None = None  # set if samples are not finite
 
     @property
     def is_complete(self) -> bool:
         """True if the whole sound is ready."""
         return self._finished and not self._open
+
+    @property
+    def lead(self) -> float:
+        """Seconds that a listener has and has not played yet. 0 before the first sound, and if playback ran dry."""
+        return max(0.0, self._played - self._waveform.clock())
+
+    @property
+    def is_short(self) -> bool:
+        """True if a listener who hears it may run out of sound soon."""
+        return self._sent > 0 and self.lead < SHORT
+
+    def send(self, samples: int) -> None:
+        """Count its first samples that a listener now has."""
+        if samples > self._sent:
+            seconds = (samples - self._sent) / SAMPLE_RATE
+            self._sent, self._played = samples, self._waveform.clock() + self.lead + seconds
 
     def push(self, codes: torch.Tensor) -> None:
         """Add the sequence's next codes [t, K], for `advance` to decode."""
@@ -215,6 +260,6 @@ class Sound:
     def new(self) -> torch.Tensor:
         """Return the samples that follow those returned before, [n] fp32."""
         fresh, self._fresh = self._fresh, []
-        if not fresh:
-            return _NO_SAMPLES
-        return fresh[0] if len(fresh) == 1 else torch.cat(fresh)
+        wav = torch.cat(fresh) if len(fresh) > 1 else fresh[0] if fresh else _NO_SAMPLES
+        self.returned += len(wav)
+        return wav

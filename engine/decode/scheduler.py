@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -19,6 +19,7 @@ from .readback import Readback
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
 MAX_QUEUED = 2  # steps of a batch that a GPU may still have to do: a new prompt or a stop waits for them
+MAX_HELD = 16  # steps that prompts wait for streams that would run dry; on a slow device these never get ahead
 
 Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
@@ -34,9 +35,10 @@ class Scheduler:
     may therefore step on for a few frames, which are ignored.
 
     prefixes: prefix cache for prompts.
-    first_frames: frames that a listener waits for. They are copied in the step that completes them, and read once the
-        next step is queued.
+    first_frames: numbers of frames that a listener waits for. They are copied in the step that completes them, and read
+        once the next step is queued.
     in_order: a caller's sequences wait while an earlier one leads, for rows that share a processor.
+    runs_short: true while what a listener has would not outlast a prompt. Prompts wait then.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
     others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.
@@ -46,8 +48,9 @@ class Scheduler:
         self,
         runner: ModelRunner,
         prefixes: PrefixCache | None = None,
-        first_frames: int = 0,
+        first_frames: Collection[int] = (),
         in_order: bool = False,
+        runs_short: Callable[[], bool] = lambda: False,
     ):
         self._runner, self._state, self._prefixes, self._in_order = runner, runner.state, prefixes, in_order
         self._readback = Readback(self._state)
@@ -57,8 +60,9 @@ class Scheduler:
         self._latest: list[Sequence | None] = [None] * self._state.batch  # by row: the running or the last one
         self._since = [0] * self._state.batch  # by row: steps before its sequence began
         self.num_steps = 0
-        self._first_steps = self._readback.steps_for(first_frames) if first_frames else 0
+        self._first_steps = [*map(self._readback.steps_for, first_frames)]
         self._firsts: set[int] = set()  # steps that complete the first frames of a sequence
+        self._runs_short, self._held = runs_short, 0  # steps for which prompts have been waiting for a short stream
         self._is_awaited = False  # the step before was one of them
         self._is_halfway = False  # the step before has sampled only
         self._fills: deque[PendingFill] = deque()  # prompts under way
@@ -116,7 +120,7 @@ class Scheduler:
             self._is_halfway = False
             self._runner.decode()
         if (self._fills or self.waiting) and self._may_fill() and self._admit():
-            self._filled = self.num_steps
+            self._filled, self._held = self.num_steps, 0
             return self._fill()
         if not self._decodes:  # all sequences have been dropped
             return []
@@ -166,10 +170,15 @@ class Scheduler:
         """True if rows may wait for prompts now: until all are full if none decoded before, else once a step.
 
         Rows that decode then wait for MAX_POSITIONS positions at most, about two steps on a GPU. The rest of a longer
-        prompt follows after the next step.
+        prompt follows after the next step. None begins or goes on while a stream runs short, for MAX_HELD steps.
         """
         began = (since for sequence, since in zip(self.running, self._since, strict=True) if sequence is not None)
-        return self._filled < self.num_steps or all(since == self.num_steps for since in began)
+        if all(since == self.num_steps for since in began):
+            return True
+        if self._held < MAX_HELD and self._runs_short():
+            self._held += 1
+            return False
+        return self._filled < self.num_steps
 
     def _admit(self) -> bool:
         """Begin prompts of waiting sequences unless some are under way. False if none are then."""
@@ -224,8 +233,8 @@ class Scheduler:
         for row, sequence in fill.admitted:
             self.running[row] = self._latest[row] = sequence
             self._since[row] = self.num_steps
-            if self._first_steps and (sequence.listened or self.alone):
-                self._firsts.add(self.num_steps + self._first_steps)
+            if sequence.listened or self.alone:
+                self._firsts.update(self.num_steps + steps for steps in self._first_steps)
             if sequence.finished:  # dropped meanwhile
                 self.drop(sequence)
         return []

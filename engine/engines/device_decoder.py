@@ -82,7 +82,7 @@ class DeviceSession:
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
             first = self._waveform.first_frames
-            self._scheduler = Scheduler(runner, prefixes, first_frames=first, in_order=_is_in_order(loaded))
+            self._scheduler = Scheduler(runner, prefixes, first, _is_in_order(loaded), self._runs_short)
 
     @property
     def report(self) -> SessionReport:
@@ -128,6 +128,10 @@ class DeviceSession:
     @property
     def is_busy(self) -> bool:
         return bool(self._sounds)
+
+    def _runs_short(self) -> bool:
+        """True if a stream that is being decoded may run dry soon."""
+        return any(sound.is_short and not sequence.finished for sequence, sound in self._sounds.items())
 
     def step(self) -> list[Heard]:
         """Decode windows of codes that are there, or else a step of the scheduler and then its windows."""
@@ -199,6 +203,8 @@ class DeviceSession:
                 del self._sounds[sequence]
                 self._judge(sequence)
             cleared = self._cleared.pop(sequence, None) if is_last else self._cleared.get(sequence)
+            if sequence.listened:
+                sound.send(sound.returned if cleared is None else min(cleared, sound.returned))
             outputs.append(Heard(sequence, wav, is_last, cleared=cleared))
         moved.clear()
         given.clear()

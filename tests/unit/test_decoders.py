@@ -21,8 +21,10 @@ from higgs_tts.engine import (
     ServerConfig,
     Turn,
 )
+from higgs_tts.engine.codec.waveform import Sound
 from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.decode.philox import round_keys
+from higgs_tts.engine.decode.scheduler import MAX_HELD
 from higgs_tts.engine.engines.pool import pool
 from higgs_tts.engine.speech.decoder import ReferenceClip, Stage
 from higgs_tts.engine.speech.drive import Drive
@@ -322,6 +324,32 @@ def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, before_steps)
     with pytest.raises(Stop):
         two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=stop))
     assert 17 <= len(steps) <= 20 + 4 * (two.members - 1)
+
+
+@pytest.mark.parametrize("two", ["one device"], indirect=True)
+def test_a_prompt_waits_for_a_stream_that_may_run_dry(two, monkeypatch, before_steps):
+    """But not for one that is far ahead, and not for long."""
+    steps, waited = [], []
+    before_steps(steps.append)
+    for is_short in (False, True):
+        monkeypatch.setattr(Sound, "is_short", is_short)
+        with torch.inference_mode(), two.api.decoding() as decoder, decoder.session(Stage(4, 400)) as session:
+            drive, sounds = Drive(session), ([], [])
+
+            def add(sound, drive=drive):
+                spoken = SpeechInput((Turn("", "A sentence of some length is said here."),), {}, PARAMS)
+                request = two.api.planner.request(spoken, Listener(on_audio=sound.append))
+                drive.add(request, (sequences for _, sequences in request.stages()))
+
+            add(sounds[0])
+            while not sounds[0]:
+                drive.step()
+            add(sounds[1])
+            began = len(steps)
+            while not sounds[1]:
+                drive.step()
+            waited.append(len(steps) - began)
+    assert waited[1] - waited[0] == MAX_HELD
 
 
 @pytest.mark.parametrize("kind", ["one device", "two devices", "two servers of ours"])

@@ -168,7 +168,7 @@ def test_dropping_all_ends_the_run(scheduled):
 @pytest.mark.parametrize("seed", range(6))
 def test_sequences_added_and_dropped_at_any_time_give_their_own_codes(scheduled, seed):
     roll, expected = random.Random(seed), said(scheduled(2))
-    run = scheduled(roll.choice((1, 2, 4)), first_frames=11, alone=roll.random() < 0.4)
+    run = scheduled(roll.choice((1, 2, 4)), first_frames=[11], alone=roll.random() < 0.4)
     for sequence in run.sequences:
         sequence.listened = roll.random() < 0.5
     later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
@@ -200,7 +200,7 @@ def test_each_sequence_has_its_own_parameters(scheduled):
 
 def test_the_first_sequence_is_decoded_alone_until_it_sounds(scheduled, family):
     expected, steps, live = said(scheduled(3)), 11 + 8 - (family == "v3"), []
-    run = scheduled(3, first_frames=11, alone=True)
+    run = scheduled(3, first_frames=[11], alone=True)
     for count, outputs in enumerate(steps_of(run)):
         assert count >= steps or not outputs
         if count == steps:
@@ -213,7 +213,7 @@ def test_the_first_sequence_is_decoded_alone_until_it_sounds(scheduled, family):
 
 def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(scheduled):
     for first in (5, 6, 7, 8):  # only one of them falls on a regular copy
-        run = scheduled(2, indexes=[2, 0], first_frames=first)
+        run = scheduled(2, indexes=[2, 0], first_frames=[first])
         listened = run.sequences[0]
         listened.listened = True
         next(outputs for outputs in steps_of(run) if listened.num_frames >= first)
@@ -222,7 +222,7 @@ def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(sc
 
 @pytest.mark.parametrize("unread", [0, 1, 3])
 def test_a_listener_s_first_frames_are_read_once_the_next_step_is_queued(scheduled, family, unread):
-    run = scheduled(2, indexes=[2, 0], first_frames=6)
+    run = scheduled(2, indexes=[2, 0], first_frames=[6])
     run.unread, run.sequences[0].listened = unread, True
     next(outputs for outputs in steps_of(run) if run.sequences[0].num_frames >= 6)
     assert run.num_steps == 6 + 8 - (family == "v3") + (unread > 0)
@@ -230,7 +230,7 @@ def test_a_listener_s_first_frames_are_read_once_the_next_step_is_queued(schedul
 
 def test_a_lone_listener_s_first_frames_are_read_before_the_talker_goes_on(scheduled, monkeypatch):
     expected = said(scheduled(2, indexes=[2]))
-    run, decoded = scheduled(2, indexes=[2], first_frames=6, alone=True), []
+    run, decoded = scheduled(2, indexes=[2], first_frames=[6], alone=True), []
     (listened,), decode = run.sequences, run.room.talker.decode
     listened.listened = True
     monkeypatch.setattr(run.room.talker, "decode", lambda state: decoded.append(None) or decode(state))
@@ -248,7 +248,7 @@ def test_a_lone_listener_s_first_frames_are_read_before_the_talker_goes_on(sched
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
-    expected, run = said(scheduled(3)), scheduled(3, indexes=[0], first_frames=11, alone=True)
+    expected, run = said(scheduled(3)), scheduled(3, indexes=[0], first_frames=[11], alone=True)
     run.sequences[0].listened = True
     steps = steps_of(run)
     if is_running:
@@ -300,9 +300,35 @@ def test_a_caller_s_sequences_begin_in_the_text_s_order(scheduled):
 
 def test_a_sequence_decoded_alone_may_end_before_its_first_frames(scheduled):
     expected = said(scheduled(2, indexes=[1, 2, 3]))
-    run = scheduled(2, indexes=[1, 2, 3], first_frames=11, alone=True)
+    run = scheduled(2, indexes=[1, 2, 3], first_frames=[11], alone=True)
     for codes, other in zip(said(run), expected, strict=True):
         assert torch.equal(codes, other)
+
+
+@pytest.mark.parametrize("short", [3, scheduler_module.MAX_HELD, 100])
+def test_prompts_wait_for_a_stream_that_runs_short(scheduled, monkeypatch, short):
+    expected = said(scheduled(3))
+    first, second = scheduled(3, indexes=[2]), scheduled(3, indexes=[4, 5])
+    until = [0]
+    run = Scheduler(first.room, runs_short=lambda: run.num_steps < until[0])
+    run.add(*first.sequences)
+    for _ in range(5):
+        run.step()
+    run.add(*second.sequences)
+    until[0], began = run.num_steps + short, run.num_steps
+    steps = [run.num_steps for _ in steps_of(run) if not run.waiting]
+    assert steps[0] - began == min(short, scheduler_module.MAX_HELD)
+    for sequence in first.sequences + second.sequences:
+        assert torch.equal(torch.cat([expected[4][:0], *sequence.codes]), expected[sequence.index])
+
+
+def test_every_first_window_s_frames_are_copied_in_the_step_that_completes_them(scheduled):
+    run = scheduled(2, indexes=[2, 0], first_frames=[6, 8, 13])
+    listened, counts = run.sequences[0], set()
+    listened.listened = True
+    for _ in steps_of(run):
+        counts.add(listened.num_frames)
+    assert counts >= {6, 8, 13}
 
 
 def test_a_step_is_a_fill_or_a_step_of_all_rows(scheduled, monkeypatch):

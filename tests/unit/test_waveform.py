@@ -176,7 +176,7 @@ def test_late_windows_come_in_order_and_finish_waits_for_the_rest(decoder, monke
     windows = Held(decoder)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
     (waveform, sound), codes = made(decoder, streamed=True), draw_codes(60)
-    assert waveform.first_frames == 11
+    assert waveform.first_frames == [11, 13, 16, 20]
     assert push(sound, codes[:11], [11]) == [960] and not waveform.awaited  # waited for
     assert push(sound, codes[11:20], [9]) == [960] * 3 and len(windows.events) == 4
     windows.events[2].ready = True
@@ -250,6 +250,53 @@ def test_streamed_windows_start_at_the_next_poll_and_no_window_waits_for_long(to
     for _ in range(100):
         waveform.poll()
     assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(so_far(other)) == 25 * 960
+
+
+class Clock:
+    """A virtual clock."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_stream_s_lead_is_what_was_sent_less_what_was_played(decoder):
+    waveform, sound = made(decoder, streamed=True)
+    waveform.clock = clock = Clock()
+    assert (sound.lead, sound.is_short) == (0, False)
+    sound.send(2400)
+    assert sound.lead == pytest.approx(0.1) and sound.is_short
+    clock.now += 0.06
+    sound.send(2400)  # nothing new
+    sound.send(4800)
+    assert sound.lead == pytest.approx(0.14) and not sound.is_short
+    clock.now += 0.3
+    assert sound.lead == 0 and sound.is_short
+    sound.send(7200)  # playback had paused
+    assert sound.lead == pytest.approx(0.1)
+
+
+def test_the_shortest_lead_s_windows_come_first_and_those_far_ahead_a_few_at_a_time(together, monkeypatch):
+    waveform, windows = together
+    waveform.together, waveform.clock = 8, Clock()
+    order = []
+    monkeypatch.setattr(windows, "submit", lambda parts, rows: order.append([len(one.codes) for one in parts]))
+    sounds = {seconds: waveform.sound(streamed=True) for seconds in (9.0, 0.5, 8.0, 0.0, *range(3, 8))}
+    for number, (seconds, sound) in enumerate(sounds.items()):
+        sound.send(round(seconds * 24_000))
+        waveform.submit(sound, draw_codes(1 + number), 0, 1 + number)  # the length tells which it is
+    waveform.poll()
+    assert order == [[4, 2], [5, 6, 7, 8]], "those that are near, then four that are ahead"
+    waveform.poll()
+    assert len(order) == 2, "while these are decoded"
+    monkeypatch.setattr(windows, "poll", lambda wait: [torch.zeros(960)] * 6)
+    waveform.poll()
+    monkeypatch.setattr(windows, "poll", lambda wait: [])
+    waveform.poll()
+    assert order[2:] == [[9, 3]]
+    waveform.finish()
+    assert order[3:] == [[1]]
 
 
 def test_streamed_windows_of_the_same_length_are_decoded_together_in_order(decoder, together):
