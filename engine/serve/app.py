@@ -23,7 +23,7 @@ from ..voice.voice import Voice
 from .access import CALL, DISCONNECTED, Handler, accounting
 from .batch import MOST_VALUES, batch_body, read_batch, spoken, unspoken
 from .bodies import MOST_BYTES, beside, check_head, most_text, parse_form, parse_json
-from .calls import DEFAULT_VOICE, BadCall, Call, bounded, read_call
+from .calls import DEFAULT_VOICE, BadCall, Call, bounded, overloaded, read_call
 from .chunks import ChunkCalls
 from .clips import CallVoices
 from .connections import SPARE, CallerConnections, Connection
@@ -392,7 +392,7 @@ class SpeechServer:
         if self._stopping:
             raise BadCall("the server is stopping. Try again soon.", None, 503, "stopping")
         if self.calls + count > self._limits.max_calls:
-            raise BadCall("the server has reached its limit of calls. Try again soon.", None, 503, "overloaded")
+            raise overloaded(self._metrics.seconds_to_answer(self.calls))
         self.calls += count
         try:
             yield

@@ -48,11 +48,18 @@ _SPEEDS = ((0.75, "<|prosody:speed_very_slow|>"), (0.95, "<|prosody:speed_slow|>
 
 
 class BadCall(HiggsError):
-    """A request that cannot be served. param: the invalid field."""
+    """A request that cannot be served. param: the invalid field. wait: seconds until a busy server may have room."""
 
-    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None):
+    def __init__(
+        self, message: str, param: str | None = None, status: int = 400, code: str | None = None, wait: int = 1
+    ):
         super().__init__(message)
-        self.param, self.status, self.code = param, status, code
+        self.param, self.status, self.code, self.wait = param, status, code, wait
+
+
+def overloaded(wait: int) -> BadCall:
+    """Return the refusal of a call beyond the limit."""
+    return BadCall(f"the server has reached its limit of calls. Try again in {wait} s.", None, 503, "overloaded", wait)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class Failure(NamedTuple):
     status: int
     param: str | None = None  # the invalid field
     code: str | None = None
+    wait: int = 1  # seconds until a busy server may have room
 
     @property
     def kind(self) -> str:
@@ -38,7 +39,7 @@ class Failure(NamedTuple):
         return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
 
     def answer(self) -> web.Response:
-        headers = {"Retry-After": "1"} if self.status == 503 else None
+        headers = {"Retry-After": str(self.wait)} if self.status == 503 else None
         return web.json_response({"error": self.envelope()}, status=self.status, headers=headers)
 
 
@@ -47,7 +48,7 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, web.HTTPException):  # aiohttp's own: no such route, a body that is too large
         return Failure(error.reason, error.status)
     if isinstance(error, BadCall):
-        return Failure(str(error), error.status, error.param, error.code)
+        return Failure(str(error), error.status, error.param, error.code, error.wait)
     if isinstance(error, Refused):
         return Failure(str(error), 400, "input")
     if isinstance(error, torch.OutOfMemoryError):

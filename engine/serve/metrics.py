@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 
 _BOUNDS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the first sound
+_LATEST, _MINUTE = 64, 60  # answers by whose times the next ones are estimated, and their age in seconds
 _GAUGES = {
     "calls_open": "Calls that are not answered yet.",
     "rows_running": "Chunks of text that are being spoken.",
@@ -17,7 +20,9 @@ _GAUGES = {
 class ServerMetrics:
     """Counts since the server's start. Belongs to the event loop."""
 
-    def __init__(self):
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        self._now = now
+        self._spoken: deque[float] = deque(maxlen=_LATEST)  # times of the latest answers
         self._calls: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._first = [0] * (len(_BOUNDS) + 1)
@@ -26,8 +31,15 @@ class ServerMetrics:
     def answered(self, path: str, status: int, kind: str) -> None:
         """Count an answer. kind: the error's, or empty."""
         self._calls[path, status] += 1
+        if path == "/v1/audio/speech" and status == 200:
+            self._spoken.append(self._now())
         if kind:
             self.failed(kind)
+
+    def seconds_to_answer(self, calls: int) -> int:
+        """Return the seconds in which so many calls are answered if it goes on as in the last minute, 1 to 60."""
+        ages = [age for at in self._spoken if (age := self._now() - at) < _MINUTE]
+        return max(1, min(_MINUTE, math.ceil(calls * ages[0] / len(ages)))) if ages else 1
 
     def failed(self, kind: str) -> None:
         self._errors[kind] += 1

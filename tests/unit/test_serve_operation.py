@@ -154,6 +154,18 @@ class TestMetrics:
         assert buckets == [2, *[3] * 11, 4] and told["higgs_tts_first_sound_seconds_sum", ""] == pytest.approx(99.12)
         assert told["higgs_tts_adapter_changes_total", ""] == 7
 
+    def test_the_time_to_try_again_is_that_of_the_answers_so_far(self):
+        now = [0.0]
+        counted = ServerMetrics(lambda: now[0])
+        assert counted.seconds_to_answer(256) == 1
+        for now[0] in range(10):
+            counted.answered("/v1/audio/speech", 200, "")
+            counted.answered("/health", 200, "")
+        now[0] = 10.0
+        assert counted.seconds_to_answer(7) == 7 and counted.seconds_to_answer(256) == 60
+        now[0] = 100.0
+        assert counted.seconds_to_answer(256) == 1
+
     def test_metrics_need_the_key(self, engine):
         with running(engine, key="secret") as (port, _):
             assert ask(port, "GET", "/metrics")[0] == 401
