@@ -54,6 +54,9 @@ class InlineWindows:
         """Wait for the remaining windows and return their sound."""
         return self.poll()
 
+    def capture(self, rows: int, length: int) -> None:
+        """Do nothing: windows are decoded op by op."""
+
     def close(self) -> None:
         """Do nothing: it holds nothing on a device."""
 
@@ -114,6 +117,11 @@ class SideStreamWindows:
         if self._serialize:
             current.wait_event(event)
         return event, sounds
+
+    def capture(self, rows: int, length: int) -> None:
+        """Capture groups of so many windows now, and not when they come for the second time."""
+        with torch.cuda.stream(self._stream):
+            self._groups.capture(rows, length)
 
     def close(self) -> None:
         """Wait for the windows under way, and free the groups' graphs. Safe to call twice."""

@@ -27,7 +27,9 @@ _CPU_WINDOW = 25
 _CLOSE = 4  # first windows whose frames are looked for at once: the next ones come with much left to play
 SHORT = 0.12  # seconds: with less left to play, a stream may run dry before its next window has come
 _AHEAD = 1.0  # seconds: with more left to play, a stream's windows let those of others pass
-_AHEAD_TOGETHER = 4  # such windows decoded at once: the next stream's first window waits for them
+_LONG_TOGETHER = (
+    4  # streamed windows of more than the shortest length decoded at once: a first window may wait for them
+)
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
@@ -94,29 +96,40 @@ class Waveform:
     def _begin_due(self, ahead: float = _AHEAD):
         """Start decoding streamed windows, those of the shortest lead first, and each sound's in order.
 
-        Of streams that are so many seconds ahead a few windows are decoded at a time.
+        Of streams that are so many seconds ahead one group is decoded at a time.
         """
         leads = {sound: sound.lead for sound, _ in self._due}
         self._due.sort(key=lambda one: leads[one[0]])
         near = [one for one in self._due if leads[one[0]] < ahead]
         del self._due[: len(near)]
         while near:
-            self._begin_alike(near, self.together)
+            self._begin_alike(near)
         if self._due and not self._ahead:
-            self._ahead.update(self._begin_alike(self._due, min(self.together, _AHEAD_TOGETHER)))
+            self._ahead.update(self._begin_alike(self._due))
 
-    def _begin_alike(self, due: list[tuple[Sound, Window]], most: int) -> list[Sound]:
+    def _begin_alike(self, due: list[tuple[Sound, Window]]) -> list[Sound]:
         """Take the first window and others of its padded length off the list, decode them, and return their sounds."""
         length, alike, seen = self.windows.padded(due[0][1]), [], set()
         for place, (sound, window) in enumerate(due):
             if sound not in seen and self.windows.padded(window) == length:
                 alike.append(place)
             seen.add(sound)
-        rows = next(rows for rows in GROUPS if rows <= min(len(alike), most))
+        rows = next(rows for rows in self._groups(length) if rows <= len(alike))
         part = [due[place] for place in alike[:rows]]
         due[:] = [one for place, one in enumerate(due) if place not in alike[:rows]]
         self._begin(part, rows)
         return [sound for sound, _ in part]
+
+    def _groups(self, length: int) -> list[int]:
+        """Return the numbers of streamed windows of a padded length that may be decoded at once."""
+        most = self.together if length <= LENGTHS[0] else min(self.together, _LONG_TOGETHER)
+        return [rows for rows in GROUPS if rows <= most]
+
+    def prepare(self) -> None:
+        """Get ready for many streams: the first groups of their windows would keep all waiting until captured."""
+        for length in reversed(SINGLE_LENGTHS):  # the shorter takes no more memory then
+            for rows in self._groups(length)[:-1]:
+                self.windows.capture(rows, length)
 
     def _begin_waiting(self):
         """Start decoding the waiting windows. A group that is not full has as many rows, so that all sum alike."""

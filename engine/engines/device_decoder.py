@@ -70,6 +70,8 @@ class DeviceSession:
         windows, rows = loaded.windows(), 0 if runner is None else min(runner.state.batch, stage.rows)
         together = 1 if stage.alone and runner is not None else loaded.windows_together()
         self._waveform = Waveform(loaded.decoder, loaded.pool, windows, together, serialize=rows < 2)
+        if stage.open:
+            self._waveform.prepare()
         self._scheduler: Scheduler | None = None
         self._how = ""
         self._notes = (windows.note,) if windows is not None and windows.note else ()

@@ -224,7 +224,7 @@ class SpeakerThread:
             self._change(self._adapter if item.adapter is None else item.adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 rows = self._rows * self._engine.devices
-                stage = Stage(rows, self._engine.planner.context, shared=self._shared)
+                stage = Stage(rows, self._engine.planner.context, shared=self._shared, open=True)
                 with decoder.session(stage) as session:
                     self._drive = drive = Drive(session)
                     taken = True

@@ -23,6 +23,7 @@ class Stage(NamedTuple):
     alone: bool = False  # a single sequence may use the single-row runner
     own_voices: int = 0  # voices whose prefixes no later session uses; 0 to cache all
     shared: bool = False  # other devices decode part of the stage
+    open: bool = False  # sequences of many listeners come at any time, and none should wait for a first use
 
 
 class ReferenceClip(NamedTuple):

@@ -252,6 +252,21 @@ def test_streamed_windows_start_at_the_next_poll_and_no_window_waits_for_long(to
     assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(so_far(other)) == 25 * 960
 
 
+def test_an_open_session_captures_all_groups_before_the_first_stream(together, monkeypatch):
+    waveform, windows = together
+    captured, begun = [], []
+    monkeypatch.setattr(windows, "capture", lambda rows, length: captured.append((rows, length)))
+    monkeypatch.setattr(windows, "submit", lambda parts, rows: begun.append((rows, windows.padded(parts[0]))))
+    waveform.together, windows.lengths = 8, (45, 95, 220)
+    waveform.prepare()
+    for length in (45, 95):
+        for count in range(1, 20):
+            for _ in range(count):
+                waveform.submit(waveform.sound(streamed=True), draw_codes(length), 0, 1)
+            waveform.poll()
+    assert {*captured} == {one for one in begun if one[0] > 1} == {(2, 45), (4, 45), (8, 45), (2, 95), (4, 95)}
+
+
 class Clock:
     """A virtual clock."""
 
@@ -286,6 +301,7 @@ def test_the_shortest_lead_s_windows_come_first_and_those_far_ahead_a_few_at_a_t
     for number, (seconds, sound) in enumerate(sounds.items()):
         sound.send(round(seconds * 24_000))
         waveform.submit(sound, draw_codes(1 + number), 0, 1 + number)  # the length tells which it is
+    windows.lengths = (95,)
     waveform.poll()
     assert order == [[4, 2], [5, 6, 7, 8]], "those that are near, then four that are ahead"
     waveform.poll()
