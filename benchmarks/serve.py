@@ -98,10 +98,12 @@ def arrivals(given: argparse.Namespace) -> list[dict]:
     about, rows = where(given.device), []
     versions = [("old", given.before, given.before_commit)] if given.before else []
     for which, root, of in (*versions, ("new", ROOT, about["commit"])):
+        began = time.monotonic()
         with served("--device", given.device, *(["--model", given.model] if given.model else []), root=root) as port:
+            ready = {"first": "exact", "which": which, "ready_s": round(time.monotonic() - began, 1)}
             for rate in given.rates.split(","):
                 row = called(port, "open", rate, given.seconds, given.frames)
-                rows.append(row | {"first": "exact", "which": which, "gpu": about["gpu"], "commit": of})
+                rows.append(row | ready | {"gpu": about["gpu"], "commit": of})
                 print(rows[-1], flush=True)
     return rows
 
