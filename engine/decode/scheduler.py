@@ -19,7 +19,7 @@ from .readback import Readback
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
 MAX_QUEUED = 2  # steps of a batch that a GPU may still have to do: a new prompt or a stop waits for them
-MAX_HELD = 16  # steps that prompts wait for streams that would run dry; on a slow device these never get ahead
+MAX_HELD = 4  # steps that prompts wait for streams that would run dry; more would delay first sounds
 
 Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
