@@ -25,11 +25,7 @@ _STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
 _CLOSE = 2  # first windows whose frames are looked for at once: later ones come with more left to play, and in groups
-SHORT = 0.12  # seconds: with less left to play, a stream may run dry before its next window has come
-_AHEAD = 1.0  # seconds: with more left to play, a stream's windows let those of others pass
-_LONG_TOGETHER = (
-    4  # streamed windows of more than the shortest length decoded at once: a first window may wait for them
-)
+SHORT = 0.03  # seconds: with less left to play, a stream may run dry before its next window has come
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
@@ -63,7 +59,6 @@ class Waveform:
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
-        self._ahead: set[Sound] = set()  # streamed sounds whose windows are being decoded though they are ahead
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
         self._owners: deque[Sound] = deque()  # of the windows being decoded
@@ -93,42 +88,25 @@ class Waveform:
         elif len(self._waiting) >= self.together:
             self._begin_waiting()
 
-    def _begin_due(self, ahead: float = _AHEAD):
-        """Start decoding streamed windows, those of the shortest lead first, and each sound's in order.
-
-        Of streams that are so many seconds ahead one group is decoded at a time.
-        """
+    def _begin_due(self):
+        """Start decoding streamed windows, the shortest lead's first, those of its padded length with it."""
         leads = {sound: sound.lead for sound, _ in self._due}
-        self._due.sort(key=lambda one: leads[one[0]])
-        near = [one for one in self._due if leads[one[0]] < ahead]
-        del self._due[: len(near)]
-        while near:
-            self._begin_alike(near)
-        if self._due and not self._ahead:
-            self._ahead.update(self._begin_alike(self._due))
-
-    def _begin_alike(self, due: list[tuple[Sound, Window]]) -> list[Sound]:
-        """Take the first window and others of its padded length off the list, decode them, and return their sounds."""
-        length, alike, seen = self.windows.padded(due[0][1]), [], set()
-        for place, (sound, window) in enumerate(due):
-            if sound not in seen and self.windows.padded(window) == length:
-                alike.append(place)
-            seen.add(sound)
-        rows = next(rows for rows in self._groups(length) if rows <= len(alike))
-        part = [due[place] for place in alike[:rows]]
-        due[:] = [one for place, one in enumerate(due) if place not in alike[:rows]]
-        self._begin(part, rows)
-        return [sound for sound, _ in part]
-
-    def _groups(self, length: int) -> list[int]:
-        """Return the numbers of streamed windows of a padded length that may be decoded at once."""
-        most = self.together if length <= LENGTHS[0] else min(self.together, _LONG_TOGETHER)
-        return [rows for rows in GROUPS if rows <= most]
+        self._due.sort(key=lambda one: leads[one[0]])  # stable: each sound's stay in order
+        while self._due:
+            length, alike, seen = self.windows.padded(self._due[0][1]), [], set()
+            for place, (sound, window) in enumerate(self._due):
+                if sound not in seen and self.windows.padded(window) == length:
+                    alike.append(place)
+                seen.add(sound)
+            rows = next(rows for rows in GROUPS if rows <= min(len(alike), self.together))
+            part = [self._due[place] for place in alike[:rows]]
+            self._due = [one for place, one in enumerate(self._due) if place not in alike[:rows]]
+            self._begin(part, rows)
 
     def prepare(self) -> None:
         """Get ready for many streams: the first groups of their windows would keep all waiting until captured."""
         for length in reversed(SINGLE_LENGTHS):  # the shorter takes no more memory then
-            for rows in self._groups(length)[:-1]:
+            for rows in (rows for rows in GROUPS if 1 < rows <= self.together):
                 self.windows.capture(rows, length)
 
     def _begin_waiting(self):
@@ -161,7 +139,7 @@ class Waveform:
 
     def finish(self) -> None:
         """Wait for all windows and pass them to their sounds."""
-        self._begin_due(math.inf)
+        self._begin_due()
         self._begin_waiting()
         self._give(self.windows.finish())
 
@@ -169,7 +147,6 @@ class Waveform:
         for wav in wavs:
             sound = self._owners.popleft()
             sound.take(wav)
-            self._ahead.discard(sound)
             self.given.add(sound)
 
     def close(self) -> None:
@@ -178,7 +155,7 @@ class Waveform:
             self.windows.close()
             del self.windows
         # A sound knows its waveform: a cycle.
-        for held in (self._due, self._waiting, self._owners, self.given, self.awaited, self._ahead):
+        for held in (self._due, self._waiting, self._owners, self.given, self.awaited):
             held.clear()
 
 
