@@ -194,7 +194,7 @@ class Sound:
         """True if a listener who hears it may run out of sound soon."""
         return self._sent > 0 and self.lead < SHORT
 
-    def send(self, samples: int) -> None:
+    def deliver(self, samples: int) -> None:
         """Count its first samples that a listener now has."""
         if samples > self._sent:
             seconds = (samples - self._sent) / SAMPLE_RATE

@@ -206,7 +206,7 @@ class DeviceSession:
                 self._judge(sequence)
             cleared = self._cleared.pop(sequence, None) if is_last else self._cleared.get(sequence)
             if sequence.listened:
-                sound.send(sound.returned if cleared is None else min(cleared, sound.returned))
+                sound.deliver(sound.returned if cleared is None else min(cleared, sound.returned))
             outputs.append(Heard(sequence, wav, is_last, cleared=cleared))
         moved.clear()
         given.clear()

@@ -284,16 +284,16 @@ def test_a_stream_s_lead_is_what_was_sent_less_what_was_played(decoder):
     waveform, sound = made(decoder, streamed=True)
     waveform.clock = clock = Clock()
     assert (sound.lead, sound.is_short) == (0, False)
-    sound.send(2400)
+    sound.deliver(2400)
     assert sound.lead == pytest.approx(0.1) and not sound.is_short
     clock.now += 0.08
     assert sound.is_short
-    sound.send(2400)  # nothing new
-    sound.send(4800)
+    sound.deliver(2400)  # nothing new
+    sound.deliver(4800)
     assert sound.lead == pytest.approx(0.12) and not sound.is_short
     clock.now += 0.3
     assert sound.lead == 0 and sound.is_short
-    sound.send(7200)  # playback had paused
+    sound.deliver(7200)  # playback had paused
     assert sound.lead == pytest.approx(0.1)
 
 
@@ -304,7 +304,7 @@ def test_the_shortest_lead_s_windows_come_first(together, monkeypatch):
     monkeypatch.setattr(windows, "submit", lambda parts, rows: order.append([len(one.codes) for one in parts]))
     for number, seconds in enumerate((9.0, 0.5, 8.0, 0.0, 3.0)):
         sound = waveform.sound(streamed=True)
-        sound.send(round(seconds * 24_000))
+        sound.deliver(round(seconds * 24_000))
         waveform.submit(sound, draw_codes(1 + number), 0, 1 + number)  # the length tells which it is
     windows.lengths = (95,)
     waveform.poll()
