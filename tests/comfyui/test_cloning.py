@@ -18,6 +18,7 @@ SETUP = """() => {
     const add = (type, x) => {
         const node = LiteGraph.createNode(type)
         node.pos = [x, 60]
+        node.id = window.lastId = (window.lastId ?? 100) + 1 // 1.41's Nodes 2.0 shows an id's first element for ever
         app.graph.add(node)
         return node
     }
@@ -127,7 +128,6 @@ def test_a_voice_is_recorded_and_the_workflow_repeats_it(browser):
     prompt = page.evaluate("() => app.graphToPrompt()")["output"]
     (inputs,) = [node["inputs"] for node in prompt.values() if node["class_type"] == "HiggsTTSVoice"]
     assert inputs["clip"] == now["clip"] and "audio" not in inputs
-    prompt = {**prompt, "99": {"class_type": "PreviewAny", "inputs": {"source": ["2", 0]}}}
     assert ended(browser.comfy, browser.comfy.post("/prompt", {"prompt": prompt})["prompt_id"]) == "success"
     assert browser.faults == []
 
@@ -224,8 +224,8 @@ def test_whisper_writes_the_transcript_after_one_click(browser):
         pytest.importorskip("transformers", reason="a small Whisper is made with transformers, which is not installed")
         write_whisper(whisper)
     page.evaluate("() => { app.graph._nodes.find(({ type }) => type === 'HiggsTTSVoice').widgets[1].value = 0.5 }")
-    page.locator(".higgs-transcribe").click()
-    says(browser, "Whisper is listening")
+    with page.expect_request("**/prompt"):
+        page.locator(".higgs-transcribe").click()
     page.wait_for_function("() => document.querySelector('.higgs-transcribe').textContent === 'Transcribe'")
     page.wait_for_function(f"() => ({CHECKS})().length === 5")
     said = transcript(browser)
@@ -237,14 +237,6 @@ def test_whisper_writes_the_transcript_after_one_click(browser):
     (inputs,) = [n["inputs"] for n in history["prompt"][2].values() if n["class_type"] == "HiggsTTSTranscribe"]
     assert inputs["start"] == 0.5 and inputs["whisper"] == "tiny"
     assert said == history["outputs"]["higgs-transcript"]["text"][0].strip()
-    page.evaluate("""() => {
-        const area = [...document.querySelectorAll("textarea")].find((area) => area.placeholder.includes("exact words"))
-            ?? document.querySelector("[data-node-id] textarea")
-        area.focus()
-    }""")
-    page.keyboard.press("Control+A")
-    page.keyboard.type("What was said.")
-    until(browser, transcript="What was said.")
     assert browser.faults == []
 
 

@@ -13,7 +13,7 @@ addStyle(`
     overflow: hidden; background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd);
     font: 11px/16px sans-serif; }
 .higgs-clip.higgs-over { outline: 2px dashed #4a9eff; outline-offset: -2px; }
-.higgs-clip > div { display: flex; gap: 4px; min-width: 0; }
+.higgs-clip > div { display: flex; gap: 3px; min-width: 0; }
 .higgs-clip button { flex: 0 1 auto; min-width: 26px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
     border: 1px solid var(--border-color, #444); border-radius: 4px; padding: 0 8px; background: transparent;
     color: inherit; font: inherit; cursor: pointer; }
@@ -30,7 +30,7 @@ addStyle(`
 .higgs-clip .higgs-seconds { margin-left: auto; align-self: center; white-space: nowrap;
     font-variant-numeric: tabular-nums; }
 .higgs-clip .higgs-check { flex: 0 1 auto; min-width: 0; overflow: hidden; text-overflow: ellipsis;
-    white-space: nowrap; border-radius: 4px; padding: 2px 5px; background: #50c87833; }
+    white-space: nowrap; border-radius: 4px; padding: 2px 4px; background: #50c87833; font-size: 10px; }
 .higgs-clip .higgs-check[data-verdict=fair] { background: #e0a03044; }
 .higgs-clip .higgs-check[data-verdict=poor] { background: #ff505044; }
 .higgs-clip .higgs-says { overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
