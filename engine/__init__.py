@@ -98,6 +98,7 @@ from .voice.clip import (
     read_clip,
     transcript_of,
 )
+from .voice.reference import ClipCheck, clip_checks, reference_of
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn
 from .words.estimate import estimate as estimate_words

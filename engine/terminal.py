@@ -35,6 +35,8 @@ from . import (
     speak_cues,
     to_srt,
     transcript_of,
+    with_details,
+    without_chapters,
 )
 from . import narrate as narrate_book
 from . import train as train_voice
@@ -54,7 +56,7 @@ from .tools.new_folder import new_folder, writable
 from .tools.outputs import Outputs
 from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
-from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
+from .tools.text_files import cover_in, cues_in, dialogue_in, print_any_letter, pronunciations_in
 from .tools.tiny import write_tiny
 from .voice.clip import built_in_clip
 
@@ -194,7 +196,8 @@ def narrate(args: argparse.Namespace) -> int:
     _check_voice(args)
     engine = engine_on(args, config_of(args))
     book = read_book(args.book, args.script, (), engine.planner.knows_tag)
-    book = book.said_as(pronunciations_in(args.pronunciations))
+    book = without_chapters(book.said_as(pronunciations_in(args.pronunciations)), args.leave_out)
+    book = with_details(book, "\n".join(args.detail), cover_in(args.cover))
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
     with engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import torch
 from comfy_api.latest import io
 
 from ..engine import (
@@ -17,6 +18,7 @@ from ..engine import (
     Voice,
     Wave,
     cut_clip,
+    file_stamp,
     join_clips,
     misfit,
 )
@@ -24,12 +26,14 @@ from .comfy import audio as clips
 from .comfy import types, widgets
 from .comfy.linked import check_linked
 from .comfy.memory import free_memory
-from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.node_errors import check_interrupt, node_errors, refuse
 from .comfy.remote_model import AnyModel
+from .library import clip_files
 
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "The exact words spoken in the clip. Cloning works less well without them."
 INFO_TIP = "The voice's length and transcript."
+_NO_LINK = object()
 SOCKETS = [f"audio_{number}" for number in range(2, MOST_CLIPS + 1)]
 
 
@@ -50,6 +54,7 @@ class HiggsTTSVoice(io.ComfyNode):
                 ),
                 io.Audio.Input(
                     "audio",
+                    optional=True,
                     tooltip="One speaker, 1 to 30 seconds, with little noise. 5 to 15 seconds work best. Any sample "
                     "rate, mono or stereo.",
                 ),
@@ -68,8 +73,9 @@ class HiggsTTSVoice(io.ComfyNode):
                     optional=True,
                     tooltip="More clips of the same speaker. The cleanest parts of all clips are joined to at most 30 "
                     "seconds. Write one line per clip into transcript, or none; then long clips are cut at pauses. "
-                    "start and length apply to audio only.",
+                    "start and length apply to audio or clip only.",
                 ),
+                _clip_input(),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice."),
@@ -78,14 +84,30 @@ class HiggsTTSVoice(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(
+        cls, clip: str | None = clip_files.LINKED, audio: object = _NO_LINK, more_clips: object = None
+    ) -> bool:
+        """Refuse a missing clip before the run. Linked inputs are None.
+
+        `more_clips` must be named: ComfyUI passes it to every validation.
+        """
+        return refuse(NAME, lambda: _check_clip(clip, audio is not _NO_LINK))
+
+    @classmethod
+    def fingerprint_inputs(cls, clip: str | None = clip_files.LINKED, **others: object) -> list:
+        """Run again if the recording has changed."""
+        return [] if clip in (None, clip_files.LINKED) else file_stamp(clip_files.find_recording(clip))
+
+    @classmethod
     def execute(
         cls,
         model: AnyModel,
-        audio: dict | None,
+        audio: dict | None = None,
         transcript: str = "",
         start: float = 0.0,
         length: float = 0.0,
         more_clips: Mapping[str, dict | None] | None = None,
+        clip: str = clip_files.LINKED,
         **unknown: object,  # ComfyUI passes on everything that is linked
     ) -> io.NodeOutput:
         remedy = "Enter the words of the clip into transcript."
@@ -93,17 +115,46 @@ class HiggsTTSVoice(io.ComfyNode):
             if unknown:
                 raise HiggsError(f"there is no input {min(unknown)[:80]!r}. Remove it. Clips end at {SOCKETS[-1]}.")
             check_linked(model=model)
-            wav, rate = clips.to_clip(audio)
-            more = {name: clips.to_clip(clip, name) for name, clip in (more_clips or {}).items() if clip is not None}
+            wav, rate = _first_clip(clip, audio)
+            more = {name: clips.to_clip(one, name) for name, one in (more_clips or {}).items() if one is not None}
             if not more:
                 made = encode(model, part_of(wav, rate, start, length), rate, transcript)
                 return io.NodeOutput(made, describe(made, remedy))
-            sounds = {"audio": (cut_clip(wav, rate, ClipParams(start, length)), rate), **more}
+            first = "audio" if clip == clip_files.LINKED else "clip"
+            sounds = {first: (cut_clip(wav, rate, ClipParams(start, length)), rate), **more}
             lines = lines_for(transcript, len(sounds))
             named = zip(sounds.items(), lines, strict=True)
             joined = join_clips(NamedClip(wav, rate, line, name) for (name, (wav, rate)), line in named)
             made = encode(model, joined.wav[None], SAMPLE_RATE, joined.transcript)
         return io.NodeOutput(made, "\n".join([describe(made, remedy), f"Made of: {joined.taken}.", *joined.doubts]))
+
+
+def _clip_input() -> io.Input:
+    """Widget that chooses a recording. Must come last: workflows store widgets by position."""
+    return io.Combo.Input(
+        "clip",
+        options=clip_files.choices(),
+        default=clip_files.LINKED,
+        optional=True,
+        extra_dict=widgets.upload_button(clip_files.SUFFIXES),
+        tooltip="A recording in ComfyUI's input folder, of up to 10 minutes, in place of audio. Upload, drop or record "
+        "one below.",
+    )
+
+
+def _check_clip(clip: str | None, has_audio: bool) -> None:
+    if clip == clip_files.LINKED and not has_audio:
+        raise HiggsError("there is no clip. Choose or record one in the node, or connect Load Audio.")
+    if clip not in (None, clip_files.LINKED):
+        clip_files.find_recording(clip)
+
+
+def _first_clip(clip: str, audio: dict | None) -> tuple[Wave, int]:
+    """Return (wav [C, S], Hz) of the chosen recording, else of the audio input."""
+    if clip == clip_files.LINKED:
+        return clips.to_clip(audio)
+    wav, rate = clip_files.read_recording(clip)
+    return torch.from_numpy(wav), rate
 
 
 def lines_for(transcript: str, clips: int) -> list[str]:
@@ -118,7 +169,7 @@ def lines_for(transcript: str, clips: int) -> list[str]:
 
 
 def part_inputs() -> list[io.Input]:
-    """Widgets that select a part of a recording. Must come last: workflows store widgets by position."""
+    """Widgets that select a part of a recording. Only later ones may follow: workflows store them by position."""
     return [
         widgets.number(
             ClipParams,

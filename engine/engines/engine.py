@@ -24,7 +24,8 @@ from ..device.threads import few_threads, is_slow
 from ..speech.result import SpeechResult
 from ..talker import Talker
 from ..talker.config import Aligned
-from ..voice.clip import Wave, reference_of
+from ..voice.clip import Wave
+from ..voice.reference import reference_of
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
 from ..words.attention import Head, aligned_heads

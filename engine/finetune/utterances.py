@@ -24,7 +24,8 @@ from ..files.file_list import write_file
 from ..preview.join_clips import pause_cuts
 from ..preview.transcribe import transcriber
 from ..prompt.lengths import misfit
-from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip, reference_of
+from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
+from ..voice.reference import checked_reference, faults
 from .recordings import Recording
 from .rows import Utterance
 
@@ -94,9 +95,9 @@ def _encoder(codec: CodecWeights, device: torch.device) -> Iterator[Callable[[to
 
 
 def _encoded(encode: Callable[[torch.Tensor], torch.Tensor], wav: Wave, rate: int) -> torch.Tensor:
-    clip, faults = reference_of(wav, rate)
-    if faults:
-        raise HiggsError(faults[0])
+    clip, checks = checked_reference(wav, rate)
+    if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
+        raise HiggsError(spoiled[0])
     return encode(clip).to(torch.int16)
 
 

@@ -20,15 +20,14 @@ from ..voice.clip import (
     SILENCE_PEAK,
     Wave,
     check_clip,
-    clip_faults,
-    gain_of,
     prepare_clip,
 )
+from ..voice.reference import NOISY, faults, gain_of, sound_checks
 
 _LONGEST = 600.0  # seconds of a recording without a transcript
 _WINDOW, _PAUSE = 10.0, 0.15  # seconds between two cuts of such a recording, about, and of the silence they need
 _GAP = 0.2  # seconds of silence between two parts
-_NOISY, _NOISIER = 15.0, 10.0  # dB of speech above its background, and less than the best part has
+_NOISIER = 10.0  # dB of speech above its background less than the best part has
 _CLEAN, _ALIKE = 25.0, 5.0  # dB that are as good as more, and that make no difference
 _FAR = 6.0  # dB of gain
 
@@ -75,8 +74,8 @@ def join_clips(clips: Iterable[NamedClip]) -> JoinedClips:
     parts = [part for clip in clips for part in _parts(clip)]
     best = max(part.decibels for part in parts)
     for part in parts:
-        if part.decibels < max(_NOISY, best - _NOISIER):
-            part.faults.append(f"Its speech is only {max(0, round(part.decibels))} dB above the background.")
+        if NOISY <= part.decibels < best - _NOISIER:
+            part.faults.append(f"Its speech is only {round(part.decibels)} dB above the background.")
     doubts = []
     good = sorted((part for part in parts if not part.faults), key=_rank)
     if not good:
@@ -124,11 +123,11 @@ def _parts(clip: NamedClip) -> Iterator[_Candidate]:
             gain = gain_of(plain)
             sound = plain * 10 ** (gain / 20)
             wrong = misfit(words, len(sound) / SAMPLE_RATE) if words else ""
-            faults = [*clip_faults(piece, plain), *filter(None, [wrong])]
+            wrongs = [*faults(sound_checks(piece, plain)), *filter(None, [wrong])]
             first, last = spoken_part(sound) or (0, len(sound))
             span = f" ({start / clip.rate:.1f} to {stop / clip.rate:.1f} s)" if len(cuts) > 2 else ""
             has_part = True
-            yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain, faults)
+            yield _Candidate(clip.name, span, sound[first:last], words, contrast(sound), gain, wrongs)
         if not has_part:
             raise HiggsError("no part of it can be cut out, because it has no pauses. Cut it to 5 to 30 seconds.")
     except HiggsError as error:

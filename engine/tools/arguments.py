@@ -132,6 +132,10 @@ def _narrate_parser(commands):
         default=BOOK_FORMATS[0],
         help="one file per chapter, or one .m4b with chapters",
     )
+    text = "title, author, narrator, year, language, genre or description, in place of the book's own; repeat for more"
+    command.add_argument("--detail", action="append", default=[], metavar="NAME=VALUE", help=text)
+    command.add_argument("--cover", type=Path, metavar="FILE.jpg|.png", help="cover in mp3 and m4b")
+    command.add_argument("--leave-out", default="", metavar="1,3-5", help="numbers of the chapters that are not read")
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of paragraphs")
     _loudness_argument(command, "each chapter", FRESH_TARGET)
     _voice_arguments(command)

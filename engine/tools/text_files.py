@@ -1,4 +1,4 @@
-"""Read scripts, subtitles and pronunciations from files, for the terminal."""
+"""Read scripts, subtitles, pronunciations and covers from files, for the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 
 from ..core.errors import HiggsError
 from ..files.plain_text import read_plain_text
+from ..files.whole_file import read_whole
 from ..prompt.cues import CueSheet, read_cues
 from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
+
+_MOST_COVER = 20 << 20  # bytes
 
 
 def dialogue_in(path: Path, pronunciations: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
@@ -36,6 +39,14 @@ def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSh
 def pronunciations_in(path: Path | None) -> Pronunciations:
     """Read a list of pronunciations, empty without a file. Raises HiggsError like `read_pronunciations`."""
     return Pronunciations() if path is None else read_pronunciations(_read(path), str(path))
+
+
+def cover_in(path: Path | None) -> bytes:
+    """Return the bytes of a picture, none without a file. Raises HiggsError if the file cannot be read."""
+    try:
+        return b"" if path is None else read_whole(path, _MOST_COVER)
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose a JPEG or PNG file.") from error
 
 
 def _read(path: Path, kind: str = "a text file") -> str:

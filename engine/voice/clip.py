@@ -1,4 +1,4 @@
-"""Reference clips: reading, checks, and conversion to 24 kHz mono."""
+"""Reference clips: reading, cutting, and conversion to 24 kHz mono. What a clip is good for: reference.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from ..audio.loudness import integrated_loudness
 from ..audio.packed import packed_seconds, read_packed
 from ..audio.resample import check_rate, resample
-from ..audio.speech_like import is_speech_like
 from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
@@ -31,9 +29,6 @@ BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript 
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer clips make cloning unstable; each second takes 25 context positions
 SILENCE_PEAK = 1e-4
-LOUDNESS = -24.0  # LUFS; the built-in clips have -23.5 to -24.8, and louder or quieter ones change a voice's pitch
-_NORMAL = 6.0  # dB of difference that changes no voice audibly
-_FULL, _RUN, _MOST_RUNS = 0.999, 3, 4  # full scale; samples of a cut-off peak; such peaks that a loud clip may have
 
 
 def _mono(wav: Wave) -> torch.Tensor:
@@ -179,47 +174,6 @@ def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
         return mono
     check_rate(sample_rate, "The reference clip")
     return resample(mono, sample_rate, SAMPLE_RATE)
-
-
-def reference_of(wav: Wave, sample_rate: int) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Return what an encoder hears of a clip [C, S] or [S], and why it may make a bad voice: (samples [S'], warnings).
-
-    Clips that are much louder or quieter than LOUDNESS are brought to it. Raises HiggsError like `check_clip`.
-    """
-    check_clip(wav, sample_rate)
-    clip = prepare_clip(wav, sample_rate)
-    warnings, decibels = clip_faults(wav, clip), gain_of(clip)
-    if abs(decibels) > _NORMAL or float(clip.abs().max()) > 1.0:
-        clip = clip * 10 ** (decibels / 20)
-    return clip, tuple(warnings)
-
-
-def clip_faults(wav: Wave, clip: torch.Tensor) -> list[str]:
-    """Return why a clip [C, S] or [S], of which `prepare_clip` made `clip`, may make a bad voice."""
-    warnings = []
-    if (count := _cut_peaks(torch.as_tensor(wav))) > _MOST_RUNS:
-        warnings.append(
-            f"The clip is overdriven: {count} of its peaks reach full scale, where they are cut off, which makes the "
-            "voice rough. Use a recording at a lower level."
-        )
-    if not is_speech_like(clip):
-        warnings.append(
-            "The clip does not sound like speech, but like music, a tone or noise. Use 5 to 30 seconds of one person "
-            "speaking."
-        )
-    return warnings
-
-
-def gain_of(clip: torch.Tensor) -> float:
-    """Return the dB that bring a clip [S] at SAMPLE_RATE, which is not silent, to LOUDNESS."""
-    peak = float(clip.abs().max())
-    return LOUDNESS - integrated_loudness(clip / peak) - 20 * math.log10(peak)  # very quiet clips would be gated
-
-
-def _cut_peaks(wav: torch.Tensor) -> int:
-    """Return how often samples of wav [C, S] or [S] stay at full scale or above."""
-    full = (wav.detach().abs() >= _FULL).unfold(-1, _RUN, 1).all(-1).int()
-    return int((full.diff(dim=-1) > 0).sum())
 
 
 def built_in_clip(name: str) -> Path | None:

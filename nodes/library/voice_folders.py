@@ -119,4 +119,4 @@ def voice_target(name: str) -> Path:
 
 def numbered(path: Path, number: int) -> Path:
     """Return `path` for 1, then "name 2", "name 3", ... beside it."""
-    return path if number == 1 else path.with_name(f"{path.name.removesuffix(SAVED)} {number}{SAVED}")
+    return path if number == 1 else path.with_name(f"{path.stem} {number}{path.suffix}")

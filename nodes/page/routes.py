@@ -10,8 +10,8 @@ from urllib.parse import quote
 from aiohttp import web
 from server import PromptServer
 
-from ...engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, HiggsError, with_seed
-from . import events, voice_sounds, written_text
+from ...engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, ClipParams, HiggsError, with_seed
+from . import clip_sounds, events, voice_sounds, written_text
 
 WAIT = 5.0  # seconds that a long poll stays open
 MOST_SAMPLES = 20 * SAMPLE_RATE  # per response
@@ -28,6 +28,10 @@ def register() -> None:
     table.get("/higgs_tts/runs/{run}/file")(file)
     table.get("/higgs_tts/voices")(voices)
     table.get("/higgs_tts/voice")(voice)
+    table.get("/higgs_tts/clip")(clip)
+    table.get("/higgs_tts/clip/sound")(clip_sound)
+    table.post("/higgs_tts/clip/checks")(_sent(clip_checks))
+    table.post("/higgs_tts/clip/save")(_sent(save_clip))
     table.get("/higgs_tts/tags")(tags)
     table.post("/higgs_tts/text")(_sent(text))
     table.post("/higgs_tts/lines")(_sent(lines))
@@ -102,6 +106,39 @@ async def voice(request: web.Request) -> web.Response:
     return web.Response(body=sound, content_type=kind)
 
 
+async def clip(request: web.Request) -> web.Response:
+    """Return the outline of a recording in ComfyUI's input folder."""
+    try:
+        return web.json_response(await asyncio.to_thread(clip_sounds.outline_of, request.query.get("name", "")))
+    except HiggsError as error:
+        return _refuse(str(error))
+
+
+async def clip_sound(request: web.Request) -> web.Response:
+    """Return a part of a recording as a sound file."""
+    try:
+        part = ClipParams(*(float(request.query.get(name, "0")) for name in ("start", "length")))
+        sound = await asyncio.to_thread(clip_sounds.sound_of, request.query.get("name", ""), part)
+    except ValueError:
+        return _refuse("start and length must be numbers of seconds.")
+    except HiggsError as error:
+        return _refuse(str(error))
+    return web.Response(body=sound, content_type="audio/wav")
+
+
+async def clip_checks(asked: dict) -> web.Response:
+    """Return what a part of a recording is good for."""
+    name, transcript = (_text(asked, key) for key in ("clip", "transcript"))
+    return web.json_response(await asyncio.to_thread(clip_sounds.checked, name, _part(asked), transcript))
+
+
+async def save_clip(asked: dict) -> web.Response:
+    """Save a part of a recording as a voice, and return its name."""
+    name, transcript, voice = (_text(asked, key) for key in ("clip", "transcript", "name"))
+    saved = await asyncio.to_thread(clip_sounds.save, name, _part(asked), transcript, voice)
+    return web.json_response({"name": saved})
+
+
 async def tags(request: web.Request) -> web.Response:
     """Return the chosen model's tags by group."""
     return web.json_response(await asyncio.to_thread(written_text.tags_for, request.query.get("model", "")))
@@ -160,6 +197,20 @@ async def _body(request: web.Request) -> dict:
     if not isinstance(sent, dict):
         raise HiggsError("The request is not a JSON object. Send one.")
     return sent
+
+
+def _text(asked: dict, name: str) -> str:
+    value = asked.get(name, "")
+    if not isinstance(value, str):
+        raise HiggsError(f"{name} must be a string.")
+    return value
+
+
+def _part(asked: dict) -> ClipParams:
+    start, length = (asked.get(name, 0) for name in ("start", "length"))
+    if not (_is_setting(start) and _is_setting(length)):
+        raise HiggsError("start and length must be numbers of seconds.")
+    return ClipParams(start, length)
 
 
 def _is_setting(value: object) -> bool:

@@ -64,6 +64,12 @@ def make_comfy(start_comfy):
     return functools.cache(start_comfy)
 
 
+@pytest.fixture(scope="module")
+def chromium_flags() -> list[str]:
+    """More of the browser's flags. A module may have its own."""
+    return []
+
+
 @pytest.fixture(scope="session")
 def make_bare(start_comfy):
     """make_bare(page=False) -> Comfy without any checkpoint, cached by `page`."""

@@ -189,7 +189,7 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def open_browser(tmp_path_factory):
+def open_browser(tmp_path_factory, chromium_flags):
     """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser. The script runs before the page's."""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
     if chromium.on_the_path() is None:
@@ -199,7 +199,9 @@ def open_browser(tmp_path_factory):
     if subprocess.run([interpreter(), "-c", "import comfyui_frontend_package"], capture_output=True).returncode:
         pytest.skip("this ComfyUI has no page: pip install comfyui-frontend-package")
     with sync_playwright() as playwright:
-        chrome = playwright.chromium.launch(executable_path=chromium.on_the_path(), args=chromium.ARGS)
+        chrome = playwright.chromium.launch(
+            executable_path=chromium.on_the_path(), args=[*chromium.ARGS, *chromium_flags]
+        )
 
         def show(comfy, script=None, host="127.0.0.1", **settings):
             # No dialog of its own accord.
@@ -261,7 +263,7 @@ def test_a_template_speaks_after_three_clicks(fresh_page, name):
 @pytest.mark.parametrize(
     ("name", "need"),
     [
-        ("clone_voice", "first choose your clip"),
+        ("clone_voice", "first choose or record a clip"),
         ("lora", "first put one into models/loras"),
         ("server", "first start the server"),
     ],
@@ -309,11 +311,11 @@ def test_a_user_s_own_clip_is_cloned_within_five_clicks(fresh_browser):
     }""")
     browser.open_template("clone_voice")
     with page.expect_file_chooser() as chooser:
-        browser.click("LoadAudio", widget="upload")
+        browser.click("HiggsTTSVoice", widget="upload")
     sound = (VOICES / "oliver.flac").read_bytes()
     chooser.value.set_files({"name": "own.flac", "mimeType": "audio/flac", "buffer": sound})
     page.wait_for_function(
-        "() => app.graph._nodes.find(node => node.type === 'LoadAudio').widgets[0].value === 'own.flac'"
+        "() => app.graph._nodes.find(({type}) => type === 'HiggsTTSVoice').widgets.some(w => w.value === 'own.flac')"
     )
     browser.run()
     browser.shoot("own-clip")

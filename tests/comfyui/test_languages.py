@@ -199,7 +199,7 @@ def test_what_a_template_needs_is_said_in_the_language(chinese):
     page.wait_for_function(LABELLED, arg=said("zh", "audio_{number}").replace("{number}", "2"))
     for title, template in (
         ("Higgs Load LoRA: first put one into models/loras", "lora"),
-        ("Load Audio: first choose your clip", "clone_voice"),
+        ("Higgs Voice: first choose or record a clip", "clone_voice"),
         ("Higgs TTS Server: first start the server", "server"),
     ):
         page.evaluate(LOAD, json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8")))

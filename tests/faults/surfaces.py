@@ -50,7 +50,8 @@ from ...engine.prompt.card import CARD, read_card
 from ...engine.prompt.chunking import split_script
 from ...engine.prompt.script import read_pauses
 from ...engine.tools.tiny import write_tiny
-from ...engine.voice.clip import decode_clip, reference_of
+from ...engine.voice.clip import decode_clip
+from ...engine.voice.reference import reference_of
 from ..epub_files import epub
 from ..gguf_files import Q8_0, write_gguf
 from ..peft_files import write_adapter

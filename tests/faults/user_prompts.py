@@ -42,7 +42,7 @@ VOICES = ("built-in/amber.flac", "built-in/oliver.flac", "built-in/sky.flac", "a
 # Inputs that keep what the template or this file gives: they cost time, or name files.
 KEPT = {
     "max_frames", "retries", "chunk_seconds", "takes", "model", "device", "memory", "name", "voice", "book", "folder",
-    "start", "length", "calls", "timeout", "whisper", "audio", "format", "script", "speaker",
+    "clip", "start", "length", "calls", "timeout", "whisper", "audio", "format", "script", "speaker",
 }  # fmt: skip
 
 
@@ -111,8 +111,10 @@ class Prompts:
         has_more = LONG if long and (model == EMBEDDED or template in IN_FOLDERS) else 1
         frames = 250 if model == EMBEDDED else rng.randint(8, 32) * (LONG if long > has_more else 1)  # noise has no end
         speaker |= {"max_frames": frames, "retries": rng.randint(0, 1), **_TEXTS[template](rng, has_more)}
-        if template == "clone_voice":
-            drawn.prompt["8"] = node("PreviewAny", source=["4", 0])  # otherwise Higgs Transcribe does not run
+        if template == "clone_voice" and rng.random() < 0.5:
+            listen = node("HiggsTTSTranscribe", audio=["9", 0], whisper="small", start=0.0, length=0.0)
+            drawn.prompt |= {"4": listen, "9": node("LoadAudio", audio="reference.wav")}
+            drawn.prompt["8"] = node("PreviewAny", source=["4", 0])
         if not long:
             self._drawn.append(copy.deepcopy(drawn))
         return drawn
@@ -204,12 +206,13 @@ _TEXTS = {
 _FILES = {
     "HiggsTTSLoadVoice": lambda inputs, rng: inputs.update(voice=rng.choice(VOICES)),
     "HiggsTTSLoadLoRA": lambda inputs, rng: inputs.update(name=rng.choice(("anna", "team/slow"))),
-    "HiggsTTSTranscribe": lambda inputs, rng: inputs.update(whisper="small"),
     "HiggsTTSServer": lambda inputs, rng: inputs.update(addresses=SERVER),
     "LoadAudio": lambda inputs, rng: inputs.update(
         audio="film.wav" if inputs["audio"] else rng.choice(("reference.wav", "mine.flac"))
     ),
-    "HiggsTTSVoice": lambda inputs, rng: inputs.update(transcript=rng.choice(("", "Hello, I am Anna."))),
+    "HiggsTTSVoice": lambda inputs, rng: inputs.update(
+        transcript=rng.choice(("", "Hello, I am Anna.")), clip=rng.choice(("reference.wav", "mine.flac"))
+    ),
 }
 
 

@@ -395,6 +395,27 @@ def test_the_terminal_writes_the_words_of_a_book(tmp_path):
     assert [row["word"] for row in json.loads(words.read_text(encoding="utf-8"))["words"]] == ["It", "ends", "here."]
 
 
+def test_the_terminal_writes_details_and_a_cover(tmp_path, capsys):
+    av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    (tmp_path / "book.txt").write_text("CHAPTER 1\n\nIt begins.\n\nCHAPTER 2\n\nIt ends here.", encoding="utf-8")
+    (tmp_path / "cover.png").write_bytes(COVER)
+    command = ["narrate", tmp_path / "book.txt", "--out", tmp_path / "out", "--device", "cpu", "--max-frames", "60"]
+    command += ["--format", "mp3", "--detail", "narrator = Anna", "--detail", "year=2026", "--leave-out", "1"]
+    assert main([*map(str, command), "--cover", str(tmp_path / "cover.png")]) == 0
+    (made,) = (tmp_path / "out").glob("*.mp3")
+    with av.open(str(made)) as file:
+        tags = {name.lower(): value for name, value in file.metadata.items()}
+        assert (tags["composer"], tags["date"]) == ("Anna", "2026") and len(file.streams.video) == 1
+    assert "left out: chapter 1" in capsys.readouterr().err
+    for wrong, told in (
+        (["--detail", "mood = sad"], "details has 'mood = sad'"),
+        (["--cover", tmp_path / "none.png"], "none.png cannot be read"),
+        (["--cover", tmp_path / "book.txt"], "the cover is neither JPEG nor PNG"),
+        (["--leave-out", "9"], "leave_out has '9'"),
+    ):
+        assert main([*map(str, [*command, *wrong])]) == 2 and told in capsys.readouterr().err
+
+
 def wait_for(process, folder, count):
     """Wait until so many sequences are saved."""
     while len(list(folder.rglob("spoken/*/*.safetensors"))) < count:

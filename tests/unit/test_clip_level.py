@@ -6,7 +6,8 @@ import pytest
 import torch
 from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip
 from higgs_tts.engine.audio.loudness import integrated_loudness
-from higgs_tts.engine.voice.clip import LOUDNESS, prepare_clip, reference_of
+from higgs_tts.engine.voice.clip import prepare_clip
+from higgs_tts.engine.voice.reference import LOUDNESS, reference_of
 
 VOICES = sorted(path.stem for path in BUILT_IN_CLIPS.glob("*.flac"))
 TIME = torch.arange(6 * SAMPLE_RATE) / SAMPLE_RATE

@@ -32,7 +32,7 @@ from higgs_tts.engine.engines.remote.connections import Connections
 from higgs_tts.engine.engines.remote.wire import WirePiece
 from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
-from higgs_tts.engine.voice.clip import reference_of
+from higgs_tts.engine.voice.reference import reference_of
 from higgs_tts.tests.speech_servers import running
 
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five".split())

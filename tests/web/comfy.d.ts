@@ -41,6 +41,9 @@ export interface Node {
     addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
     onRemoved?: () => void
     onExecuted?: (output: any) => void
+    onConnectionsChange?: (...change: any[]) => void
+    onDragOver?: (event: DragEvent) => boolean
+    onDragDrop?: (event: DragEvent) => boolean | Promise<boolean>
     onConfigure?: (saved: { widgets_values?: any }) => void
     onSerialize?: (saved: { widgets_values?: any }) => void
 }
@@ -123,6 +126,7 @@ export interface Api extends EventTarget {
     apiURL(route: string): string
     fetchApi(route: string, options?: RequestInit): Promise<Response>
     addEventListener(type: string, listener: (event: CustomEvent) => void): void
+    removeEventListener(type: string, listener: (event: CustomEvent) => void): void
 }
 
 declare global {

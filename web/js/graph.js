@@ -57,6 +57,41 @@ function slotOf(node, name) {
 }
 
 /**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ */
+export function widgetOf(node, name) {
+    return node.widgets?.find((widget) => widget.name === name)
+}
+
+/**
+ * Sets a widget as a user does.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ * @param {any} value
+ */
+export function setWidget(node, name, value) {
+    const widget = widgetOf(node, name)
+    if (!widget || widget.value === value) return
+    widget.value = value
+    widget.callback?.(value)
+    node.setDirtyCanvas(true, true)
+}
+
+/**
+ * File in ComfyUI's input folder that a Load Audio behind an input has chosen. Empty if there is none.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ * @returns {string}
+ */
+export function sourceOf(node, name) {
+    const slot = slotOf(node, name)
+    const before = slot >= 0 && node.graph ? node.getInputNode(slot) : null // a new node is in no graph yet
+    const chosen = before?.type === "LoadAudio" && widgetOf(before, "audio")?.value
+    return typeof chosen === "string" ? chosen : ""
+}
+
+/**
  * Choice of the Higgs Load Model behind a node's input "model", also through LoRAs. Empty if there is none, ELSEWHERE
  * for a server.
  * @param {import("../../tests/web/comfy").Node} node
@@ -71,7 +106,7 @@ export function modelOf(node) {
         loader = before
     }
     if (loader.type === "HiggsTTSServer") return ELSEWHERE
-    const chosen = loader === node ? "" : loader.widgets?.find((widget) => widget.name === "model")?.value
+    const chosen = loader === node ? "" : widgetOf(loader, "model")?.value
     return typeof chosen === "string" ? chosen : ""
 }
 

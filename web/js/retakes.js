@@ -1,6 +1,6 @@
 // Takes a sentence again by a node's widget "retakes": "3:1, 7:2" is the third sentence once, and the seventh twice.
 import { app } from "./comfy.js"
-import { isLinked } from "./graph.js"
+import { isLinked, setWidget, widgetOf } from "./graph.js"
 import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { once } from "./retake_counts.js"
 import { say } from "./words.js"
@@ -11,14 +11,6 @@ const TEXTS = ["text", "script", "seed"] // widgets that decide what the numbers
 
 /** @type {WeakMap<Node, {sentence: number, seed: number | null, retakes: string}>} what was asked for last */
 const asked = new WeakMap()
-
-/**
- * @param {Node} node
- * @param {string} name
- */
-function widgetOf(node, name) {
-    return node.widgets?.find((widget) => widget.name === name)
-}
 
 /** True if a node can take sentences again. @param {Node} node */
 export function hasRetakes(node) {
@@ -39,11 +31,7 @@ export function hasRetakesOf(node, { retakes }) {
  * @param {string} retakes
  */
 export function setRetakes(node, retakes) {
-    const widget = widgetOf(node, "retakes")
-    if (!widget || widget.value === retakes) return
-    widget.value = retakes
-    widget.callback?.(retakes)
-    node.setDirtyCanvas(true, true)
+    setWidget(node, "retakes", retakes)
 }
 
 /**

@@ -1,16 +1,8 @@
 // Reads a node's seed, and keeps a take by it.
-import { isLinked } from "./graph.js"
+import { isLinked, setWidget, widgetOf } from "./graph.js"
 import { say } from "./words.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
-
-/**
- * @param {Node} node
- * @param {string} name
- */
-function widgetOf(node, name) {
-    return node.widgets?.find((widget) => widget.name === name)
-}
 
 /**
  * True if the node's next run has this seed.
@@ -34,14 +26,6 @@ export function problemOfSeed(node) {
  * @param {number} seed
  */
 export function keepSeed(node, seed) {
-    for (const [name, value] of /** @type {[string, any][]} */ ([
-        ["seed", seed],
-        ["control_after_generate", "fixed"],
-    ])) {
-        const widget = widgetOf(node, name)
-        if (!widget) continue
-        widget.value = value
-        widget.callback?.(value)
-    }
-    node.setDirtyCanvas(true, true)
+    setWidget(node, "seed", seed)
+    setWidget(node, "control_after_generate", "fixed")
 }

@@ -132,6 +132,78 @@ export function voiceAddress(name) {
 }
 
 /**
+ * Recording in ComfyUI's input folder. outline: peaks from 0 to 1.
+ * @typedef {{seconds: number, outline: number[]}} Recording
+ */
+
+/**
+ * Part of a recording, as the inputs of Higgs Voice.
+ * @typedef {{clip: string, start: number, length: number}} Part
+ */
+
+/**
+ * Property of a clip; see `ClipCheck` in engine/voice/reference.py.
+ * @typedef {{name: string, shown: string, verdict: "good" | "fair" | "poor", advice: string}} ClipCheck
+ */
+
+/**
+ * Answer of a route. Throws an Error with the server's reason if it refuses.
+ * @param {string} route
+ * @param {object} [body]
+ */
+async function answerOf(route, body) {
+    const sent = body && {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(body),
+    }
+    const answer = await api.fetchApi(`/higgs_tts/${route}`, sent)
+    const told = await answer.json()
+    if (!answer.ok) throw new Error(told.error)
+    return told
+}
+
+/**
+ * @param {string} name
+ * @returns {Promise<Recording>}
+ */
+export async function recordingOf(name) {
+    const { seconds, outline } = await answerOf(`clip?${new URLSearchParams({ name })}`)
+    const digits = /** @type {string[]} */ (outline.match(/../g) ?? [])
+    return { seconds, outline: digits.map((pair) => parseInt(pair, 16) / 255) }
+}
+
+/**
+ * What a part is good for, and why the transcript cannot fit.
+ * @param {Part} part
+ * @param {string} transcript
+ * @returns {Promise<{seconds: number, checks: ClipCheck[], misfit: string}>}
+ */
+export function checksOf(part, transcript) {
+    return answerOf("clip/checks", { ...part, transcript })
+}
+
+/**
+ * Saves a part as a voice. Returns the name of its file.
+ * @param {Part} part
+ * @param {string} transcript
+ * @param {string} name
+ * @returns {Promise<string>}
+ */
+export async function saveVoice(part, transcript, name) {
+    return (await answerOf("clip/save", { ...part, transcript, name })).name
+}
+
+/**
+ * URL of a part's sound.
+ * @param {Part} part
+ */
+export function partAddress({ clip, start, length }) {
+    const query = new URLSearchParams({ name: clip, start: String(start), length: String(length) })
+    return api.apiURL(`/higgs_tts/clip/sound?${query}`)
+}
+
+/**
  * Tags of a kind: their place in a text, and the reason if a tag has no effect.
  * @typedef {{name: string, place: string, tags: [string, string][]}} TagGroup
  */
@@ -177,14 +249,7 @@ export async function lookAt(kind, text, model, settings) {
  * @returns {Promise<string>}
  */
 export async function withSeed(lines, id, seed) {
-    const answer = await api.fetchApi("/higgs_tts/lines", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ lines, id, seed }),
-    })
-    const told = await answer.json()
-    if (!answer.ok) throw new Error(told.error)
-    return told.lines
+    return (await answerOf("lines", { lines, id, seed })).lines
 }
 
 /**

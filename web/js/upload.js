@@ -17,7 +17,7 @@ const uploads = new Map()
  * @param {File} file
  * @returns {Promise<string>}
  */
-async function send(file) {
+export async function send(file) {
     const body = new FormData()
     body.append("image", file) // ComfyUI's name for any file
     const answer = await api.fetchApi("/upload/image", { method: "POST", body })

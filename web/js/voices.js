@@ -1,7 +1,7 @@
 // Shows the chosen voice on Higgs Load Voice, plays it, and opens the list of voices.
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
-import { addElement, modelOf } from "./graph.js"
+import { addElement, modelOf, setWidget, widgetOf } from "./graph.js"
 import { voices } from "./server.js"
 import { inWords } from "./times.js"
 import { hearButton, openVoiceList } from "./voice_list.js"
@@ -19,7 +19,7 @@ addStyle(`
 
 /** @param {import("../../tests/web/comfy").Node} node */
 function addStrip(node) {
-    const combo = node.widgets?.find((widget) => widget.name === "voice")
+    const combo = widgetOf(node, "voice")
     if (!combo) return
     const strip = make("div", "higgs-voice")
     const said = make("span", "higgs-said")
@@ -35,9 +35,7 @@ function addStrip(node) {
             return
         }
         openVoiceList(strip, known, (name) => {
-            combo.value = name
-            combo.callback?.(name)
-            node.setDirtyCanvas(true, true)
+            setWidget(node, "voice", name)
         })
     })
     for (const type of ["pointerdown", "mousedown"]) strip.addEventListener(type, (event) => event.stopPropagation())

@@ -10,7 +10,8 @@ import torch
 from ...audio import pcm
 from ...core.config import ServerConfig
 from ...core.errors import HiggsError
-from ...voice.clip import Wave, check_clip, reference_of
+from ...voice.clip import Wave, check_clip
+from ...voice.reference import reference_of
 from ...voice.voice import Voice
 from ..speech_api import SpeechAPI
 from .address import read_addresses

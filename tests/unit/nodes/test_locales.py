@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED_NAME, MAX_WRITTEN, TARGETS, Voice
+from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED_NAME, MAX_WRITTEN, TARGETS, Voice, read_clip
 from higgs_tts.engine.audio import pcm
 from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.prompt.tags import TextGuard
@@ -18,7 +18,12 @@ from higgs_tts.tests.translations import DIGESTS, LANGUAGES, LOCALES, SERVER, di
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
 SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono."}  # names, formats and units
-SHARED = {"fr": {"script", "film"}, "de": {"Tags", "Seed {seed}."}, "pt-BR": {"Volume"}}  # words of both languages
+SHARED = {
+    "fr": {"script", "film"},
+    "es": {"clip"},
+    "de": {"Tags", "Seed {seed}."},
+    "pt-BR": {"Volume"},
+}  # words of both languages
 NAMES = {
     "flac",
     "wav",
@@ -99,6 +104,7 @@ def server_sentences(schemas, server_routes, load_module, comfy, tmp_path):
     return [
         *_hints(server_routes),
         *_voices(server_routes, tmp_path),
+        *_clips(server_routes, tmp_path),
         load_module("sheet.takes").VOICELESS,
         *FLAWS.values(),
         *_options(schemas, load_module),
@@ -143,13 +149,43 @@ def _voices(ask, base):
     return [voice["problem"] for voice in ask("voices", model=EMBEDDED_NAME).data if voice["problem"]]
 
 
+def _clips(ask, base):
+    """Yield what is told of clips, good and bad."""
+    soundfile = pytest.importorskip("soundfile")
+    folder, rate = base / "input", 24_000
+    folder.mkdir(parents=True)
+    wav, _ = read_clip(BUILT_IN_CLIPS / "oliver.flac")
+    wav = torch.from_numpy(wav)
+    seed = torch.Generator().manual_seed(1)
+    tail = torch.randn(rate, generator=seed) * torch.exp(-5 * torch.arange(rate) / rate)
+    room = torch.fft.irfft(torch.fft.rfft(wav, 1 << 18) * torch.fft.rfft(tail, 1 << 18))[:, : wav.shape[1]]
+    for name, sound in {
+        "silent": torch.zeros(1, 48_000),
+        "tone": torch.sin(torch.arange(48_000) / 9)[None] / 2,
+        "long": torch.ones(1, 31 * rate),
+        "quiet": wav / 100,
+        "loud": (8 * wav).clamp(-1, 1),
+        "noisy": wav + 0.3 * wav.std() * torch.randn(wav.shape, generator=seed),
+        "room": room / room.abs().max() / 2,
+        "short": wav[:, :12_000],
+        "cut": wav[:, :48_000],
+    }.items():
+        soundfile.write(folder / f"{name}.wav", sound.T.numpy(), rate)
+        for words in ("", "Hi.", "More words than anybody can say in this time. " * 9):
+            told = ask("clip/checks", {"clip": f"{name}.wav", "transcript": words}).data
+            yield from filter(None, (told["misfit"], *(check["advice"] for check in told["checks"])))
+    for given in ({"start": 61}, {"name": "../x"}):
+        yield ask("clip/save", {"clip": "quiet.wav", "name": "x", **given}).data["error"]
+
+
 def _options(schemas, load_module):
-    """Yield the options and placeholders that are words. Voices are names."""
+    """Yield the options and placeholders that are words. Voices and clips are names."""
     yield load_module("comfy.devices").ALL
     for schema in schemas.values():
         for socket in schema.inputs:
             yield from [socket.placeholder] if hasattr(socket, "placeholder") else []
-            yield from socket.options if socket.kind == "Combo" and socket.args[0] != "voice" else []
+            yield from socket.options if socket.kind == "Combo" and socket.args[0] not in ("voice", "clip") else []
+        yield load_module("library.clip_files").LINKED
 
 
 def _needs():

@@ -33,7 +33,7 @@ SINCE = {  # widgets since 0.1.0
         *FINISH,
         "lower_bed",
     ),
-    "HiggsTTSVoice": ("start", "length"),
+    "HiggsTTSVoice": ("start", "length", "clip"),
 }
 PARAGRAPH_GAP = 0.6  # of a new node
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
@@ -188,12 +188,12 @@ def test_wires_of_a_blueprint_lead_to_the_right(path):
 
 
 def test_templates_accept_a_user_s_own_clip_by_upload():
-    """Load Audio comes first, and Higgs Transcribe is one link from the transcript."""
+    """Higgs Voice alone takes it."""
     prompt = api("clone_voice")
     kinds = {node["class_type"]: number for number, node in prompt.items()}
     voice = prompt[kinds["HiggsTTSVoice"]]["inputs"]
-    assert kinds["LoadAudio"] == "1" and voice["audio"] == ["1", 0] and voice["transcript"] == ""
-    assert prompt[kinds["HiggsTTSTranscribe"]]["inputs"]["audio"] == ["1", 0]
+    assert "LoadAudio" not in kinds and "audio" not in voice
+    assert (voice["clip"], voice["transcript"]) == ("the audio input", "")
     assert prompt[kinds["HiggsTTSSpeak"]]["inputs"]["voice"] == [kinds["HiggsTTSVoice"], 0]
 
 
