@@ -128,11 +128,15 @@ class Finish:
 
     @classmethod
     def take(cls, settings: dict, hidden: object = None) -> Finish:
-        """Return what a node's settings ask for, and remove it from them. Raises HiggsError for an unknown choice."""
+        """Return what a node's settings ask for, and remove it from them.
+
+        Raises HiggsError for an unknown choice, or a name under which nothing could be saved.
+        """
         names = ("loudness", "save_as", "filename_prefix")
         finish = cls(**{name: settings.pop(name) for name in names if name in settings}, hidden=hidden)
         target_of(finish.loudness)
-        _chosen("save_as", finish.save_as, (OFF, *SOUND_FILES))
+        if _chosen("save_as", finish.save_as, (OFF, *SOUND_FILES)) != OFF:
+            folders.output_pattern(finish.filename_prefix)
         return finish
 
     def spoken_by(self, voices: Iterable[Voice | None]) -> None:

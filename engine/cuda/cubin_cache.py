@@ -11,7 +11,7 @@ import logging
 import os
 import pathlib
 import sys
-import tempfile
+import uuid
 
 log = logging.getLogger("higgs_tts")
 
@@ -57,13 +57,13 @@ def save(key: str, cubin: bytes) -> None:
         return
     try:
         place.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place, suffix=".part")
+        # Not by mkstemp: in a folder that one may not write to, Python tries two billion names on Windows.
+        partial = place / f"{uuid.uuid4().hex}.part"
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(cubin).digest() + cubin)
-            os.replace(temporary, place / f"{key}.cubin")
+            partial.write_bytes(hashlib.sha256(cubin).digest() + cubin)
+            os.replace(partial, place / f"{key}.cubin")
         except OSError:
-            os.unlink(temporary)
+            partial.unlink(missing_ok=True)
             raise
         _prune(place)
     except OSError as error:

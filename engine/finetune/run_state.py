@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
 from ..files.file_list import write_file
+from ..files.tensors import read_tensors
 
 NUMBERS = ("numbers", "first", "second")
 
@@ -49,9 +49,8 @@ def read_state(path: Path, fingerprint: str) -> RunState:
     """Return the state in a file, or a new one if there is none of this training."""
     if path.is_file():
         try:
-            with safe_open(path, "pt") as file:
-                held = json.loads((file.metadata() or {})["state"])
-            tensors = load_file(path)
+            tensors, metadata = read_tensors(path)
+            held = json.loads(metadata["state"])
             if held["fingerprint"] == fingerprint and tensors.keys() == {*NUMBERS}:
                 return RunState(**held, tensors=tensors)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):  # damaged: begin anew

@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
 from ..checkpoint.codec_layout import CodecWeights
@@ -21,6 +20,7 @@ from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
 from ..device.memory import drop
 from ..files.file_list import write_file
+from ..files.tensors import read_tensors
 from ..preview.join_clips import pause_cuts
 from ..preview.transcribe import transcriber
 from ..prompt.lengths import misfit
@@ -147,10 +147,6 @@ def _key(part: Recording, codec: str) -> str:
 def _kept(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the codes and transcripts that an earlier run kept. A damaged file counts as none."""
     try:
-        if not path.is_file():
-            return {}, {}
-        with safe_open(path, "pt") as file:
-            texts = file.metadata() or {}
-        return load_file(path), dict(texts)
+        return read_tensors(path) if path.is_file() else ({}, {})
     except (OSError, SafetensorError):
         return {}, {}

@@ -71,20 +71,27 @@ def below_output(name: str) -> Path:
     return output().joinpath(*parts)
 
 
-def next_output(pattern: str, suffix: str) -> Path:
-    """Return the next free name of ComfyUI's Save nodes for a pattern such as audio/%year%/speech. Makes its folder.
+def output_pattern(pattern: str) -> str:
+    """Return a pattern of Save nodes without blanks around it, such as audio/%year%/speech.
 
-    Raises HiggsError if the pattern is empty or leads out of ComfyUI's output folder, or the folder cannot be made.
+    Raises HiggsError if it is empty, leads out of ComfyUI's output folder, or is no name on every system.
     """
     plain = pattern.strip()
-    windows = PureWindowsPath(plain)
-    if not windows.name or windows.anchor or ".." in windows.parts:
+    if not portable_parts(plain):
         raise HiggsError(
-            f"filename_prefix is {pattern[:80]!r}, which is not a name inside ComfyUI's output folder. Use one such as "
-            "audio/higgs."
+            f"filename_prefix is {pattern[:80]!r}, which is not a name inside ComfyUI's output folder that every "
+            "system allows. Use one such as audio/higgs."
         )
+    return plain
+
+
+def next_output(pattern: str, suffix: str) -> Path:
+    """Return the next free name of ComfyUI's Save nodes for a pattern. Makes its folder.
+
+    Raises HiggsError as `output_pattern`, or if the folder cannot be made.
+    """
     try:
-        folder, name, number, *_ = folder_paths.get_save_image_path(plain, str(output()))
+        folder, name, number, *_ = folder_paths.get_save_image_path(output_pattern(pattern), str(output()))
     except OSError as error:
         raise HiggsError(f"the folder of {pattern[:80]!r} could not be made ({error.strerror or error}).") from error
     while (path := Path(folder, f"{name}_{number:05}_.{suffix}")).exists():

@@ -19,8 +19,8 @@ def save_sound(audio: dict, prefix: str, kind: str, tags: Mapping[str, str], hid
     """Write an AUDIO of one clip to the next free name of a pattern. Returns the file.
 
     prefix: as in ComfyUI's Save Audio, such as audio/%year%/speech. tags: besides the title, by FFmpeg's names.
-    hidden: the node's; it has prompt and workflow. Raises HiggsError if the pattern leads out of the output folder, or
-    the file cannot be written.
+    hidden: the node's; it has prompt and workflow. Raises HiggsError as `next_output`, or if the file cannot be
+    written.
     """
     path = folders.next_output(prefix, kind)
     tags = {"title": path.stem.rstrip("_"), **tags, **workflow_tags(kind, hidden)}

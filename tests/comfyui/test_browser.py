@@ -40,6 +40,7 @@ PLACE = """([type, x, widget]) => {
     const page = app.canvas.canvas.getBoundingClientRect()
     return [page.left + at[0], page.top + at[1]]
 }"""
+DRAWN = f"given => ({PLACE})(given).every(Number.isFinite)"  # a widget has its place once it was drawn
 VALUE = """([type, widget]) =>
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value"""
 WIDGETS = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => [w.name, w.value])"""
@@ -126,6 +127,7 @@ class Browser:
         self.page.wait_for_timeout(500)  # the view glides to the graph
 
     def click(self, node, x=0.5, widget=None):
+        self.page.wait_for_function(DRAWN, arg=[node, x, widget])
         self.page.mouse.click(*self.page.evaluate(PLACE, [node, x, widget]))
 
     def value(self, node, widget):

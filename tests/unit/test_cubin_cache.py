@@ -1,7 +1,9 @@
 """Compiled kernels on disk: keyed by exactly what they were compiled from; failures are harmless."""
 
+import errno
 import importlib.util
 import os
+import pathlib
 import sys
 
 import pytest
@@ -78,6 +80,20 @@ def test_a_missing_home_folder_does_not_prevent_compiling(monkeypatch):
     monkeypatch.setattr(cubin_cache, "folder", lambda: None)
     cubin_cache.save("key", b"cubin")
     assert cubin_cache.load("key") is None
+
+
+def test_a_folder_that_takes_no_files_is_tried_once(place, monkeypatch, caplog):
+    """Python's own names of temporary files are tried two billion times there on Windows."""
+    tried = []
+
+    def refuse(path, data):
+        tried.append(path)
+        raise PermissionError(errno.EACCES, "Access is denied")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", refuse)
+    caplog.set_level("DEBUG", "higgs_tts")
+    cubin_cache.save("key", b"cubin")
+    assert len(tried) == 1 and "Access is denied" in caplog.text
 
 
 def test_the_newest_entries_are_kept(place):

@@ -1,6 +1,7 @@
 """The release command: version, changelog, commit and tag, or a refusal that changes nothing."""
 
 import datetime
+import shutil
 import subprocess
 
 import pytest
@@ -21,6 +22,8 @@ def git(root, *words):
 
 @pytest.fixture
 def root(tmp_path):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -95,7 +95,11 @@ def test_callers_who_reset_their_connection_end_no_server_on_windows(engine, mon
     accept = kind.sock_accept
 
     async def refuse(self, listening):
-        connection, address = await accept(self, listening)
+        try:
+            connection, address = await accept(self, listening)
+        except OSError:  # Windows itself reports a reset
+            del left[-1:]
+            raise
         if left:
             left.pop()
             connection.close()

@@ -9,7 +9,9 @@ import pytest
 import torch
 from higgs_tts.engine import HiggsError
 from higgs_tts.engine.files import file_list, whole_file
+from higgs_tts.engine.files.tensors import read_tensors
 from higgs_tts.engine.tools import arriving
+from safetensors.torch import save
 
 WINDOWS = types.SimpleNamespace(platform="win32")
 
@@ -83,3 +85,15 @@ def test_another_error_of_stdout_is_not_taken_for_a_closed_pipe(monkeypatch):
     monkeypatch.setattr(arriving.sys, "stdout", types.SimpleNamespace(buffer=Full()))
     with pytest.raises(OSError, match="full"):
         arriving.to_stdout(torch.zeros(9))
+
+
+def test_tensors_that_were_read_keep_no_file_mapped_which_windows_could_not_replace(tmp_path):
+    path = tmp_path / "kept.safetensors"
+    ones = {"a": torch.ones(9, 9), "b": torch.ones(0)}
+    path.write_bytes(save(ones, {"told": "é"}))
+    tensors, metadata = read_tensors(path)
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert metadata == {"told": "é"} and all(torch.equal(tensors[name], one) for name, one in ones.items())
+    whole_file.write_whole(path, b"")
+    assert path.read_bytes() == b""

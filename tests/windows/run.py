@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PREFIXES = ("prefix0", "prefix1")
 LIMIT = 1200  # seconds for one file
+LACKS = {"tests/unit/test_page_scripts.py": "Node 24 does not start under Wine 8"}  # file -> why it is not run
 QUICK = ["-m", "not slow and not matrix"]
 VERSIONS = """
 import json, platform, torch, numpy, transformers
@@ -61,6 +63,12 @@ def outcomes(report: pathlib.Path) -> dict:
     return {"passed": passed, "failed": failed, "skipped": dict(skipped)}
 
 
+def outcomes_so_far(output: str) -> dict:
+    """Return the counts of a run that left no report, from what `pytest -v` printed."""
+    failed = re.findall(r"::(\S.*?) (?:FAILED|ERROR) ", output)
+    return {"passed": output.count(" PASSED "), "failed": failed, "skipped": {}}
+
+
 def reason_of(skip: ElementTree.Element) -> str:
     """Return why a test was skipped, or a whole file."""
     message = skip.get("message", "")
@@ -68,14 +76,16 @@ def reason_of(skip: ElementTree.Element) -> str:
 
 
 def run_file(folder: pathlib.Path, prefix: str, file: str, options: list[str]) -> dict:
-    """Run a file's tests. A file that crashed or was stopped has `ended` false."""
+    """Run a file's tests. A file that crashed or was stopped has `ended` false, and the counts until then."""
+    if file in LACKS:
+        return {"file": file, "passed": 0, "failed": [], "skipped": {LACKS[file]: 1}, "ended": True, "code": 0}
     log = folder / "logs" / f"{file.replace('/', '-')}.txt"
     report = log.with_suffix(".xml")
     report.unlink(missing_ok=True)
     junit = f"--junitxml={report}"
     code, output = wine(folder, prefix, "-m", "pytest", file, "-v", "-p", "no:cacheprovider", junit, *options)
     log.write_text(output, encoding="utf-8")
-    counts = outcomes(report) if report.exists() else {"passed": 0, "failed": [], "skipped": {}}
+    counts = outcomes(report) if report.exists() else outcomes_so_far(output)
     return {"file": file, **counts, "ended": report.exists(), "code": code}
 
 
