@@ -131,7 +131,7 @@ class HiggsTTSTrainVoice(io.ComfyNode):
             free_memory(training_bytes(config, rank), model.engine.device)
             report = train(config, place, out, params, _whisper(whisper), _teller(cls.hidden.unique_id))
             _trained.leave(out, functools.partial(file_stamp, out))
-            adapted = with_lora(model, Adapter(str(out)))
+            adapted = with_lora(model, Adapter(str(out), report.trial.strength))
             speech = torch.cat([speech.wav for speech in report.trial.speeches])
             losses = {"loss": [entry["loss"] for entry in report.history]}
         return io.NodeOutput(adapted, audio.of_wave(speech[None], SAMPLE_RATE), losses, _describe(report, model))
@@ -181,11 +181,8 @@ def _teller(node_id: str):
 
 
 def _describe(report: TrainReport, model: AnyModel) -> str:
-    curves = [
-        f"Step {entry['step']:.0f}: loss {entry['loss']:.2f}, of held-out clips {entry['held_out']:.2f}, "
-        f"{entry['doubts']:.0f} doubtful words{', does not end' if entry['endless'] else ''}"
-        for entry in report.history
-    ]
     left_out = [f"{clip} was left out. {why}" for clip, why in report.refused.items()]
     saved = f"Saved as {report.out}."
-    return info([f"{report} {saved}"], [*left_out, *filter(None, [report.note])], (), curves, model.model.label, "")
+    return info(
+        [f"{report} {saved}"], [*left_out, *filter(None, [report.note])], (), report.curves(), model.model.label, ""
+    )

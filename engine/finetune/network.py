@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -222,11 +222,16 @@ class Network:
             else:
                 self._backward(batch)
 
-    def losses(self, groups: Sequence[list[TrainingRow]]) -> Losses:
-        """Return the losses of rows without learning them."""
-        with torch.no_grad():
-            for rows in groups:
-                self._loss(self._filled(rows, 0.0))
+    def losses(self, groups: Sequence[list[TrainingRow]], strength: float = 1.0) -> Losses:
+        """Return the losses of rows with the adapter at a strength, without learning them."""
+        changes = self.changes
+        self.changes = {one: replace(change, factor=change.factor * strength) for one, change in changes.items()}
+        try:
+            with torch.no_grad():
+                for rows in groups:
+                    self._loss(self._filled(rows, 0.0))
+        finally:
+            self.changes = changes
         return self._losses()
 
     def shifted(self, rows: list[TrainingRow], shifts: Sequence[int]) -> list[float]:

@@ -10,8 +10,8 @@ from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Adapter, Engine, EngineCo
 from higgs_tts.engine import train as train_voice
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.core.config import TrainParams
-from higgs_tts.engine.finetune import lessons, train
-from higgs_tts.engine.finetune.audition import Audition, Trial
+from higgs_tts.engine.finetune import audition, lessons, train
+from higgs_tts.engine.finetune.audition import STRENGTHS, Audition, Trial, misheard
 from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
@@ -43,11 +43,14 @@ def quick(monkeypatch):
 @pytest.fixture
 def trials(monkeypatch):
     """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
-    told = [Trial((), "")]
+    told = [Trial(1.0, ())]
+
+    def spoken(self, adapter, strengths=STRENGTHS, on_frame=None):
+        made = told[0] if adapter is None or len(told) == 1 else told.pop(0)
+        return [dataclasses.replace(made, strength=strength) for strength in strengths]
+
     monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(
-        Audition, "__call__", lambda self, adapter, on_frame=None: told.pop(0) if len(told) > 1 else told[0]
-    )
+    monkeypatch.setattr(Audition, "__call__", spoken)
     return told
 
 
@@ -99,16 +102,52 @@ def test_other_settings_begin_anew(written, clips, quick, trials, tmp_path):
 
 def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written, clips, quick, trials, tmp_path):
     out = tmp_path / "voice.safetensors"
-    bad, good = Trial((), ""), Trial((), "“Hello” had not ended after 5.0 s")
-    trials[:] = [bad, good]
+    ended, endless = Trial(1.0, ()), Trial(1.0, (), "“Hello” had not ended after 5.0 s")
+    trials[:] = [ended, endless]
     assert train_voice(config(written["v3"]), clips, out, PARAMS).best_step == 2
-    state = RunState("x", step=1)
-    assert state.keep_best(False, 3, 2.0) and not state.keep_best(True, 0, 1.0)
-    assert state.keep_best(False, 3, 1.9) and not state.keep_best(False, 4, 1.0) and state.keep_best(False, 2, 5.0)
-    trials[:] = [good]
+    trials[:] = [endless]
     with pytest.raises(HiggsError, match=r"No LoRA was kept.*“Hello” had not ended"):
         train_voice(config(written["v3"]), clips, tmp_path / "other.safetensors", PARAMS)
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_words_count_before_likeness_and_that_before_the_loss():
+    """Words that the untouched model says wrong, too, do not count, nor do small differences of likeness."""
+    state = RunState("x", step=1)
+    ranks = [
+        Trial(1.0, (), misheard=5, likeness=0.7).rank(2, 4.0),
+        Trial(0.3, (), misheard=2, likeness=0.5).rank(2, 4.5),
+        Trial(0.65, (), misheard=0, likeness=0.7).rank(2, 4.5),
+        Trial(1.0, (), misheard=1, likeness=0.701).rank(2, 4.4),
+    ]
+    kept = [state.keep_best(strength, rank) for strength, rank in zip((1.0, 0.3, 0.65, 1.0), ranks, strict=True)]
+    assert all(kept) and state.best_strength == 1.0
+    assert not state.keep_best(0.3, Trial(0.3, (), misheard=3, likeness=0.9).rank(2, 1.0))
+    assert Trial(1.0, ()).rank(0, 4.0) == [0.0, 0.0, 4.0]
+
+
+def test_misheard_words_are_those_that_were_not_understood():
+    assert misheard("Hello there, my friend.", "hello their my friend") == 1
+    assert misheard("Hello there.", "") == 2 and misheard("Hello.", "Oh, hello!") == 0
+
+
+def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_path, monkeypatch):
+    spoken = []
+
+    def opened(config):
+        spoken.append(sum(adapter.strength for adapter in config.adapters))
+        return Engine(config)
+
+    monkeypatch.setattr(audition, "Engine", opened)
+    report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", dataclasses.replace(PARAMS, steps=1))
+    assert spoken == [0.0, 1.0, 0.65, 0.3]
+    (entry,) = report.history
+    assert [one["strength"] for one in entry["trials"]] == [1.0, 0.65, 0.3]
+    assert all(0.3 < one["length"] < 3 for one in entry["trials"])
+    assert f"best at a strength of {report.trial.strength:g}" in str(report) and "Without it" in str(report)
+    assert "The 1 trials took" in str(report) and report.listened > 0
+    card = (tmp_path / "v.md").read_text()
+    assert f"strength {report.trial.strength:g}" in card
 
 
 def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path):
