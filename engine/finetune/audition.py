@@ -7,24 +7,21 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import torch
 
-from ..audio.resample import resample
 from ..checkpoint.codec_layout import CodecWeights
 from ..codec.model import build_decoder
 from ..core.config import FRAME_RATE, SAMPLE_RATE, Adapter, SamplingParams
-from ..core.errors import HiggsError
-from ..core.optional import import_optional
 from ..engines.engine import Engine
-from ..preview.transcribe import HEARS, transcriber
+from ..preview.likeness import likeness_to
+from ..preview.transcribe import transcriber
 from ..prompt.chunking import estimate_seconds
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
-from ..words.letters import words_of
+from ..words.letters import misheard
 from .lessons import references
 from .rows import Utterance
 
@@ -129,34 +126,12 @@ class Audition:
 
     def _misheard(self, hear: Callable[[torch.Tensor, int], str], trial: Trial) -> int:
         return sum(
-            misheard(text, hear(speech.wav, SAMPLE_RATE))
+            misheard(text, hear(speech.wav, SAMPLE_RATE) if len(speech.wav) else "")
             for text, speech in zip(self.texts, trial.speeches, strict=True)
-            if speech.seconds >= 1.0  # Whisper's reader takes no shorter clips
         )
 
 
-def misheard(text: str, heard: str) -> int:
-    """Return how many words of a text were understood otherwise or not at all."""
-    words, got = ([_plain(word) for word in words_of(one)] for one in (text, heard))
-    blocks = SequenceMatcher(None, words, got, autojunk=False).get_matching_blocks()
-    return len(words) - sum(block.size for block in blocks)
-
-
-def _plain(word: str) -> str:
-    return "".join(filter(str.isalnum, word.casefold()))
-
-
 def _likeness_to(codec: CodecWeights, clips: Sequence[Utterance]) -> Callable[[torch.Tensor], float] | None:
-    """Return a function wav [n] -> likeness to clips, or None if resemblyzer cannot be used."""
-    try:
-        encoder = import_optional("resemblyzer", "VoiceEncoder")("cpu", verbose=False)
-        prepare = import_optional("resemblyzer", "preprocess_wav")
-    except HiggsError:
-        return None
-
-    def voice_print(wav: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(encoder.embed_utterance(prepare(resample(wav, SAMPLE_RATE, HEARS).numpy())))
-
     decoder = build_decoder(codec.config, codec.read("decoder", torch.device("cpu")))
-    centre = torch.stack([voice_print(decoder.decode(one.codes.T[None])[0]) for one in clips]).mean(0)
-    return lambda wav: float(torch.cosine_similarity(voice_print(wav), centre, 0))
+    with torch.inference_mode():
+        return likeness_to([decoder.decode(one.codes.T[None])[0] for one in clips])

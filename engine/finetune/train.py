@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.talker_layout import port_name
 from ..core.config import FRAME_RATE, EngineConfig, TrainParams
 from ..core.errors import HiggsError, few
 from ..engines.engine import Engine
@@ -19,13 +20,14 @@ from ..files.file_list import sole_writer
 from ..speech.result import duration
 from ..talker import FAMILIES
 from . import lessons
-from .adapter_writer import check_place, write_adapter
+from .adapter_writer import PEFT_PREFIX, check_place, write_adapter
 from .audition import STRENGTHS, Audition, Trial
 from .lessons import Lessons, fits
-from .network import Network, planned_bytes
+from .network import Network
 from .recordings import find_recordings
 from .rows import Utterance
 from .run_state import NUMBERS, read_state
+from .trained import planned_bytes
 from .utterances import utterances_of
 
 LEAST_MINUTES, LEAST_CLIPS = 2.0, 4  # four minutes were already too few for 1,400 steps of VoxCPM's recipe
@@ -141,14 +143,17 @@ def train(
     work = out.with_name(f"{out.stem}.training")
     with torch.inference_mode(False), sole_writer(work, ".lock"):
         engine = Engine(config)
+        if params.names == "port" and engine.family != "v3":
+            raise HiggsError("The transformers port has names for Higgs TTS 3 alone. Choose the names of the model.")
         learned = learnable(engine, place, work, whisper, on_progress)
         return _Training(engine, *learned, params, out, work, whisper).run(on_progress)
 
 
-def training_bytes(config: EngineConfig, rank: int = TrainParams.rank) -> int:
+def training_bytes(config: EngineConfig, params: TrainParams) -> int:
     """Return about the bytes that a training takes on its device. Raises HiggsError like `Engine`."""
     engine = Engine(config)
-    return planned_bytes(engine.checkpoint, engine.config, engine.device, engine.dtype, rank)
+    given = engine.checkpoint, engine.config, engine.device, engine.dtype
+    return planned_bytes(*given, params.rank, params.codes_in_full)
 
 
 def learnable(
@@ -219,7 +224,7 @@ class _Training:
 
     def run(self, on_progress: OnProgress) -> TrainReport:
         """Learn and listen by turns, from the last state on."""
-        state, best = self._state, None
+        state, best, endless = self._state, None, ""
         if not state.untouched:
             state.untouched = self._tried(None, (0.0,), on_progress)[0].entry()
         while state.step < self._params.steps:
@@ -231,6 +236,7 @@ class _Training:
             state.history[-1]["trials"] = [one.entry() for one in trials]
             losses = state.history[-1]["held_out_at"]
             for trial, loss in zip(trials, losses, strict=True):
+                endless = trial.endless or endless
                 if not trial.endless and state.keep_best(trial.strength, trial.rank(state.untouched["wrong"], loss)):
                     best = trial
             if best is not None and state.best_step == state.step:
@@ -238,7 +244,7 @@ class _Training:
             state.write(self._work / _STATE)
         if not state.best_step:
             raise HiggsError(
-                f"No LoRA was kept, for with each of them speech does not end: {trials[0].endless}. Check that the "
+                f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the "
                 "transcripts are those of the clips, or choose a lower learning rate."
             )
         best = best or self._tried(self._out, (state.best_strength,), on_progress)[0]
@@ -253,7 +259,7 @@ class _Training:
         state, engine, params = self._state, self._engine, self._params
         vocabulary, sharpness = self._lessons.vocabulary(), engine.planner.card.sharpness
         given = engine.checkpoint, engine.config, engine.device, engine.dtype, vocabulary
-        with Network(*given, params.rank, self._alpha, sharpness) as network:
+        with Network(*given, params.rank, self._alpha, sharpness, params.codes_in_full) as network:
             if state.tensors:
                 network.restore(*(state.tensors[name] for name in NUMBERS))
             else:
@@ -261,26 +267,18 @@ class _Training:
                 self._check_shift(network)
             losses, stop = [], min(params.steps, state.step + self._every)
             while state.step < stop:
-                on_progress(self._progress("Learning", losses[-1].codes if losses else math.nan))
+                on_progress(self._progress("Learning", losses[-1] if losses else math.nan))
                 losses.append(network.learn(self._lessons.step(state.step), self._rate(state.step), state.step + 1))
-                if not math.isfinite(losses[-1].codes):
+                if not math.isfinite(losses[-1]):
                     raise HiggsError(
                         f"The loss of step {state.step + 1} is not a number. Choose a lower learning rate than "
                         f"{params.learning_rate:.2g}. The best LoRA so far stays."
                     )
                 state.step += 1
             rows = self._lessons.test()
-            tests = [network.losses(rows, strength) for strength in STRENGTHS]
-            state.history.append(
-                {
-                    "step": state.step,
-                    "loss": sum(one.codes for one in losses) / len(losses),
-                    "ends": sum(one.ends for one in losses) / len(losses),
-                    "held_out": tests[0].codes,
-                    "held_out_ends": tests[0].ends,
-                    "held_out_at": [test.codes for test in tests],
-                }
-            )
+            tests = [network.loss(rows, strength) for strength in STRENGTHS]
+            mean = sum(losses) / len(losses)
+            state.history.append({"step": state.step, "loss": mean, "held_out": tests[0], "held_out_at": tests})
             state.tensors = {name: getattr(network, name).cpu().clone() for name in NUMBERS}
             self._note = network.note
             return network.adapter(state.tensors["numbers"])
@@ -313,11 +311,14 @@ class _Training:
             "steps": f"{last['step']} of {params.steps}, {lessons.ROWS} clips each",
             "learning rate": f"{params.learning_rate:.2g}",
             "rank, alpha": f"{params.rank}, {self._alpha:g}",
+            "code embedding and head": "trained in full" if params.codes_in_full else "as they were",
             "seed": params.seed,
             "weights while training": self._engine.config.dtype,
             "loss of learned clips, of held-out ones": f"{last['loss']:.3f}, {last['held_out']:.3f}",
             "three texts": "; ".join(f"strength {one['strength']:g}: {_heard(one)}" for one in last.get("trials", ())),
         }
+        if params.names == "port":
+            tensors = {PEFT_PREFIX + port_name(name.removeprefix(PEFT_PREFIX)): one for name, one in tensors.items()}
         write_adapter(path, tensors, params.rank, self._alpha, self._engine.planner.model, card)
 
     def _progress(self, stage: str, loss: float = math.nan) -> TrainProgress:

@@ -3,21 +3,31 @@
 import dataclasses
 import json
 import shutil
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Adapter, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine import train as train_voice
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.core.config import TrainParams
 from higgs_tts.engine.finetune import audition, lessons, train
-from higgs_tts.engine.finetune.audition import STRENGTHS, Audition, Trial, misheard
+from higgs_tts.engine.finetune.audition import STRENGTHS, Audition, Trial
 from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
+from higgs_tts.engine.preview import likeness
+from higgs_tts.engine.preview.likeness import likeness_to
 from higgs_tts.engine.talker import FAMILIES
+from higgs_tts.engine.words.letters import misheard
+from higgs_tts.tests.peft_files import tree_of
+from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
+from higgs_tts.tests.whisper_files import write_whisper
 from safetensors.torch import load_file
 
+CPU = torch.device("cpu")
 PARAMS = TrainParams(steps=4, learning_rate=1e-3, rank=2)
 
 
@@ -131,6 +141,27 @@ def test_misheard_words_are_those_that_were_not_understood():
     assert misheard("Hello there.", "") == 2 and misheard("Hello.", "Oh, hello!") == 0
 
 
+def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkeypatch):
+    def missing(module, name):
+        raise HiggsError("not installed")
+
+    class Encoder:
+        def __init__(self, *device, **settings):
+            pass
+
+        def embed_utterance(self, wav):
+            return np.array([1.0, float(wav.mean()), 0.0], dtype=np.float32)
+
+    there = {"VoiceEncoder": Encoder, "preprocess_wav": lambda wav: wav}
+    monkeypatch.setattr(likeness, "import_optional", missing)
+    assert likeness_to([torch.zeros(24_000)]) is None
+    monkeypatch.setattr(likeness, "import_optional", lambda module, name: there[name])
+    alike = likeness_to([torch.zeros(24_000), torch.zeros(48_000)])
+    assert alike(torch.zeros(24_000)) == pytest.approx(1.0) and alike(torch.ones(24_000)) == pytest.approx(
+        0.5**0.5, abs=0.01
+    )
+
+
 def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_path, monkeypatch):
     spoken = []
 
@@ -139,11 +170,14 @@ def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_p
         return Engine(config)
 
     monkeypatch.setattr(audition, "Engine", opened)
-    report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", dataclasses.replace(PARAMS, steps=1))
+    monkeypatch.setattr(audition, "likeness_to", lambda held: lambda wav: 0.5 if len(spoken) < 4 else 0.9)
+    params, whisper = dataclasses.replace(PARAMS, steps=1), write_whisper(tmp_path / "whisper")
+    report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", params, whisper)
     assert spoken == [0.0, 1.0, 0.65, 0.3]
     (entry,) = report.history
     assert [one["strength"] for one in entry["trials"]] == [1.0, 0.65, 0.3]
-    assert all(0.3 < one["length"] < 3 for one in entry["trials"])
+    for one in entry["trials"]:
+        assert 0.3 < one["length"] < 3 and one["misheard"] > 0 and one["likeness"] == 0.9
     assert f"best at a strength of {report.trial.strength:g}" in str(report) and "Without it" in str(report)
     assert "The 1 trials took" in str(report) and report.listened > 0
     card = (tmp_path / "v.md").read_text()
@@ -195,6 +229,57 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
         with Engine(config(EMBEDDED, adapters=(Adapter(str(report.out), strength),))) as engine:
             heard.append(engine.speak("Good morning.", params=params).codes)
     assert not torch.equal(*heard)
+
+
+@pytest.mark.parametrize("names", ["model", "port"])
+@pytest.mark.parametrize("codes_in_full", [False, True])
+def test_peft_opens_the_file(written, clips, quick, trials, tmp_path, names, codes_in_full):
+    """PEFT merges what we merge, under the model's names and under the port's."""
+    out = tmp_path / "voice"
+    params = dataclasses.replace(PARAMS, codes_in_full=codes_in_full, names=names, learning_rate=0.01)
+    train_voice(config(written["v3"]), clips, out, params)
+    ours = load_talker(inspect(written["v3"], adapters=[Adapter(str(out))]), CPU, torch.float32)
+    base = load_talker(inspect(written["v3"]), CPU, torch.float32)
+    tables = ("embed_codes", "head_codes")
+    assert [not torch.equal(ours[name], base[name]) for name in tables] == 2 * [codes_in_full]
+    assert not torch.equal(ours["layers.1.qkv"], base["layers.1.qkv"])
+    held = load_file(out / "adapter_model.safetensors")
+    start = "base_model.model." + ("model." if names == "port" else "body.")
+    assert sum(not name.startswith(f"{start}layers.") for name in held) == 2 * codes_in_full
+    peft = pytest.importorskip("peft", reason="PEFT is not installed: these tests write its files by hand")
+    layout = port_name if names == "port" else str
+    with torch.inference_mode(False), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = tree_of(written["v3"], layout)
+        merged = peft.PeftModel.from_pretrained(model, out).merge_and_unload().state_dict()
+    assert not [one for one in told if "missing" in str(one.message).lower()]
+    theirs = torch.cat([merged[layout(f"body.layers.1.self_attn.{one}_proj.weight")] for one in "qkv"])
+    torch.testing.assert_close(theirs, ours["layers.1.qkv"], rtol=1e-5, atol=1e-6)
+    for name, table in zip((EMBEDDING, HEAD), tables, strict=True):
+        torch.testing.assert_close(merged[layout(name)], ours[table].float(), rtol=0, atol=0)
+
+
+def test_the_port_has_no_names_for_v2(written, clips, tmp_path):
+    with pytest.raises(HiggsError, match="names for Higgs TTS 3 alone"):
+        train_voice(config(written["v2"]), clips, tmp_path / "a.safetensors", dataclasses.replace(PARAMS, names="port"))
+    with pytest.raises(HiggsError, match=r"names is 'boson'\. Choose one of: model, port"):
+        TrainParams(names="boson")
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_codes_trained_in_full_are_resumed_and_loaded(written, clips, quick, trials, tmp_path, family):
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    params = dataclasses.replace(PARAMS, codes_in_full=True)
+    train_voice(config(written[family]), clips, one, params)
+    with pytest.raises(Stopped):
+        train_voice(config(written[family]), clips, two, params, on_progress=stop_at(3))
+    train_voice(config(written[family]), clips, two, params)
+    ours, theirs = load_file(one), load_file(two)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    tensors = load_talker(inspect(written[family], adapters=[Adapter(str(one))]), CPU, torch.float32)
+    whole = [ours[name] for name in sorted(ours, key=lambda name: "embed" not in name) if "lora" not in name]
+    for name, tensor in zip(("embed_codes", "head_codes"), whole, strict=True):
+        torch.testing.assert_close(tensors[name], tensor.to(tensors[name].dtype), rtol=0, atol=0)
 
 
 def test_a_word_that_does_not_end_in_time_is_endless(written, clips, quick, tmp_path, monkeypatch):
