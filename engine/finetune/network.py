@@ -228,8 +228,11 @@ class Network:
         return total / max(1.0, count)
 
     def _filled(self, rows: list[TrainingRow], scale: float) -> Batch:
-        """Put rows of one size into the batch of that size, padded with rows that teach nothing."""
-        shape, books = shape_of(rows), rows[0].codes.shape[1]
+        """Put rows of one size into the batch of that size, padded with rows that teach nothing. A CPU pads no more
+        than the rows differ, for nothing is captured there.
+        """
+        on_cpu, books = self.device.type == "cpu", rows[0].codes.shape[1]
+        shape = (len(rows), max(len(row.tokens) for row in rows)) if on_cpu else shape_of(rows)
         fresh = {
             "tokens": torch.zeros(shape, dtype=torch.int64),
             "codes": torch.zeros(*shape, books, dtype=torch.int64),
@@ -241,6 +244,8 @@ class Network:
                 fresh[name][at, : len(row.tokens)] = getattr(row, name)
         text = fresh["tokens"].masked_fill_(fresh["is_code"], int(self._vocabulary[0]))
         fresh["tokens"] = torch.searchsorted(self._vocabulary, text)
+        if on_cpu:
+            return Batch(**fresh, scale=torch.tensor([scale]))
         if shape not in self._batches:
             with self.pool.allocate():
                 held = {name: torch.empty_like(tensor, device=self.device) for name, tensor in fresh.items()}

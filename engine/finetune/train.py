@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -15,6 +16,7 @@ import torch
 from ..checkpoint.talker_layout import port_name
 from ..core.config import FRAME_RATE, EngineConfig, TrainParams
 from ..core.errors import HiggsError, few
+from ..device.threads import one_thread
 from ..engines.engine import Engine
 from ..files.file_list import sole_writer
 from ..speech.result import duration
@@ -141,8 +143,9 @@ def train(
         raise HiggsError("A LoRA is trained on the model itself. Remove the other LoRAs from it first.")
     check_place(out)
     work = out.with_name(f"{out.stem}.training")
-    with torch.inference_mode(False), sole_writer(work, ".lock"):
-        engine = Engine(config)
+    engine = Engine(config)
+    threads = contextlib.nullcontext() if engine.device.type == "cpu" else one_thread()
+    with torch.inference_mode(False), sole_writer(work, ".lock"), threads:
         if params.names == "port" and engine.family != "v3":
             raise HiggsError("The transformers port has names for Higgs TTS 3 alone. Choose the names of the model.")
         learned = learnable(engine, place, work, whisper, on_progress)

@@ -21,6 +21,7 @@ from ..codec.model import build_encoder
 from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
 from ..device.memory import drop
+from ..device.threads import one_thread
 from ..files.file_list import write_file
 from ..preview.join_clips import pause_cuts
 from ..preview.transcribe import transcriber
@@ -74,8 +75,11 @@ def utterances_of(
                     if not {key, voice} <= kept.keys():
                         wav, rate = _sound(part)
                         texts[key] = part.text or _written(hear(), wav, rate)
-                        clip = _checked(wav, rate)
-                        kept |= {key: encode()(clip).to(torch.int16), voice: voice_changes(clip)}
+                        with one_thread():  # operations on a clip are short
+                            clip, faults = reference_of(wav, rate)
+                            if faults:
+                                raise HiggsError(faults[0])
+                            kept |= {key: encode()(clip).to(torch.int16), voice: voice_changes(clip)}
                     held |= {key: kept[key], voice: kept[voice]}
                     text = part.text or texts[key]
                     if reason := misfit(text, len(held[key]) / FRAME_RATE):
@@ -102,13 +106,6 @@ def _encoder(codec: CodecWeights, device: torch.device) -> Iterator[Callable[[to
         drop((*encoder.parameters(), *encoder.buffers()))
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _checked(wav: Wave, rate: int) -> torch.Tensor:
-    clip, faults = reference_of(wav, rate)
-    if faults:
-        raise HiggsError(faults[0])
-    return clip
 
 
 def _written(hear: Hear | None, wav: Wave, rate: int) -> str:

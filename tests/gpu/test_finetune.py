@@ -158,8 +158,7 @@ SCRIPT = """
     import runpy
     runpy.run_path(sys.argv[1] + "/tests/faults/pack.py")
     import torch
-    from higgs_tts.engine.tools.published import fill, write_hollow
-from higgs_tts.tests.device_memory import free_bytes
+    from higgs_tts.tests.device_memory import free_bytes
     from higgs_tts.tests.gpu import test_finetune as test
     losses, held, note = test.learned(sys.argv[2])
     del held
