@@ -89,7 +89,7 @@ class TrainReport:
     def __str__(self) -> str:
         return (
             f"Trained on {self.speech}. Kept the LoRA of step {self.best_step}, which is best at a strength of "
-            f"{self.trial.strength:g}: {_heard(self.trial.entry())}. Without it: {_heard(self.untouched)}. The "
+            f"{self.trial.strength:g}: {_words(self.trial.entry())}. Without it: {_words(self.untouched)}. The "
             f"{len(self.history)} trials took {duration(self.listened)}."
         )
 
@@ -97,12 +97,12 @@ class TrainReport:
         """Return a sentence per trial: its losses, and what was heard at each strength."""
         return [
             f"Step {entry['step']}: loss {entry['loss']:.2f}, of held-out clips {entry['held_out']:.2f}. "
-            + "; ".join(f"Strength {one['strength']:g}: {_heard(one)}" for one in entry["trials"])
+            + "; ".join(f"Strength {one['strength']:g}: {_words(one)}" for one in entry["trials"])
             for entry in self.history
         ]
 
 
-def _heard(entry: Mapping[str, float]) -> str:
+def _words(entry: Mapping[str, float]) -> str:
     """Return the figures of a trial in words."""
     forms = {
         "doubts": "{:.0f} doubtful words",
@@ -110,8 +110,8 @@ def _heard(entry: Mapping[str, float]) -> str:
         "likeness": "likeness {:.2f}",
         "length": "{:.1f} times the expected length",
     }
-    told = [form.format(entry[name]) for name, form in forms.items() if name in entry]
-    return ", ".join([*told, *(["does not end"] if entry["endless"] else [])])
+    parts = [form.format(entry[name]) for name, form in forms.items() if name in entry]
+    return ", ".join([*parts, *(["does not end"] if entry["endless"] else [])])
 
 
 def train(
@@ -251,8 +251,8 @@ class _Training:
                 "transcripts are those of the clips, or choose a lower learning rate."
             )
         best = best or self._tried(self._out, (state.best_strength,), on_progress)[0]
-        told = self._out, self._speech, self._refused, state.best_step, state.untouched, state.history
-        return TrainReport(*told, state.listened, best, self._note)
+        course = state.best_step, state.untouched, state.history, state.listened
+        return TrainReport(self._out, self._speech, self._refused, *course, best, self._note)
 
     def _tried(self, adapter: Path | None, strengths: Sequence[float], on_progress: OnProgress) -> list[Trial]:
         return self._audition(adapter, strengths, lambda *frames: on_progress(self._progress("Listening")))
@@ -318,7 +318,7 @@ class _Training:
             "seed": params.seed,
             "weights while training": self._engine.config.dtype,
             "loss of learned clips, of held-out ones": f"{last['loss']:.3f}, {last['held_out']:.3f}",
-            "three texts": "; ".join(f"strength {one['strength']:g}: {_heard(one)}" for one in last.get("trials", ())),
+            "three texts": "; ".join(f"strength {one['strength']:g}: {_words(one)}" for one in last.get("trials", ())),
         }
         if params.names == "port":
             tensors = {PEFT_PREFIX + port_name(name.removeprefix(PEFT_PREFIX)): one for name, one in tensors.items()}
