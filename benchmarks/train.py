@@ -54,7 +54,8 @@ def main() -> None:
             if (who, rows) == ("ours", 1):
                 result["memory_gib"][weights] = row.get("peak_gib")
     if args.write:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        others = json.loads(RESULT.read_text(encoding="utf-8"))  # small cards and voices, which were measured elsewhere
+        RESULT.write_text(json.dumps(others | result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps(result))
 
 

@@ -31,6 +31,7 @@ from .core.config import (
     FRAME_RATE,
     GRAPHS,
     KEY_VARIABLE,
+    LORA_NAMES,
     MAX_PAGE_BODY,
     MAX_SHEET,
     MAX_WRITTEN,

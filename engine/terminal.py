@@ -34,6 +34,7 @@ from . import (
     read_clip,
     speak_cues,
     to_srt,
+    training_bytes,
     transcript_of,
     with_details,
     without_chapters,
@@ -275,11 +276,13 @@ def tiny(args: argparse.Namespace) -> int:
 
 
 def train(args: argparse.Namespace) -> int:
-    params = TrainParams(args.steps, args.learning_rate, args.rank, args.seed)
+    params = TrainParams(args.steps, args.learning_rate, args.rank, args.seed, args.codes_in_full, args.names)
     whisper, args.whisper = args.whisper, None
+    config = config_of(args)
+    print(f"Training takes about {training_bytes(config, params) / 2**30:.1f} GiB of memory.", file=sys.stderr)
     try:
         with book_bar() as on_progress:
-            report = train_voice(config_of(args), args.recordings, args.out, params, whisper, on_progress)
+            report = train_voice(config, args.recordings, args.out, params, whisper, on_progress)
     except KeyboardInterrupt:
         kept = f"The best LoRA so far is {args.out}. " if args.out.exists() else ""
         print(f"{kept}Run the same command again to continue.", file=sys.stderr)

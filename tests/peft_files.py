@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 
 from ..engine.checkpoint.talker_layout import V3_CODEC
 from ..engine.checkpoint.tensor_file import open_folder
+from .port_files import EMBEDDING, HEAD
 
 _LINEAR = r".*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 _CODES = r".*(modality_embeddings\.0\.embedding|embed_audio_tokens\.embed_audio_tokens|audio_codebook_embeddings)"
@@ -63,6 +65,14 @@ def _module(key: str, tensor: torch.Tensor) -> torch.nn.Module:
         module = torch.nn.Linear(tensor.shape[1], tensor.shape[0], bias=False)
     module.weight = torch.nn.Parameter(tensor.clone())
     return module
+
+
+def tree_of(base: Path, layout: Callable[[str], str]) -> torch.nn.Module:
+    """Return a model of the v3 checkpoint in `base` in fp32, without the codec, with names by `layout` and a head."""
+    stored = open_folder(base)
+    names = [name for name in stored.shapes if name.endswith(".weight") and not name.startswith(V3_CODEC)]
+    tensors = {name: stored.get(name).float() for name in names}
+    return _Tree({layout(name): tensor for name, tensor in (tensors | {HEAD: tensors[EMBEDDING]}).items()})
 
 
 def write_adapter(base: Path, folder: Path, kind: str, seed: int = 0, by_hand: bool = False) -> dict[str, torch.Tensor]:

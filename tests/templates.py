@@ -10,5 +10,6 @@ TITLES = {
     "book": "Higgs TTS - Book",
     "server": "Higgs TTS - Server",
     "lora": "Higgs TTS - LoRA",
+    "training": "Higgs TTS - Training",
     "lip_sync": "Higgs TTS - Lip Sync",
 }

@@ -69,6 +69,13 @@ _RENAMES = {
         (r"^audio_decoder_proj\.", ""),
     ),
 }
+# From the published names of v3 to those of the port.
+_TO_PORT = (
+    (r"^body\.", "model."),
+    (r"^tied\.embedding\.text_embedding\.", "model.embed_tokens."),
+    (r"^tied\.embedding\.modality_embeddings\.0\.embedding\.", "audio_embedding."),
+    (r"^tied\.head\.modality_heads\.0\.", "audio_head."),
+)
 # A tensor may be stored as a frozen and a trainable half.
 _HALVES = re.compile(r"\.(?:embedding|linear)_(frozen|trainable)\.weight$")
 # For models saved inside a wrapper (PEFT, DDP, a trainer) that prefixes all names. Each line: a tensor that always
@@ -194,6 +201,13 @@ def untied(plan: TensorPlan, family: str) -> TensorPlan:
 def table_name(family: str, stored: str) -> str:
     """Return the table name of a tensor called `stored` in a file."""
     for pattern, replacement in _RENAMES[family]:
+        stored = re.sub(pattern, replacement, stored)
+    return stored
+
+
+def port_name(stored: str) -> str:
+    """Return the transformers port's name of a tensor of v3."""
+    for pattern, replacement in _TO_PORT:
         stored = re.sub(pattern, replacement, stored)
     return stored
 

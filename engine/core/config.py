@@ -19,6 +19,7 @@ DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # user's choice -> runner
 RUNNERS = ("auto", "graph", "eager")
+LORA_NAMES = ("model", "port")
 BOOK_FORMATS = ("flac", "wav", "mp3", "m4b")  # one file per chapter; m4b is one file with all chapters
 KEY_VARIABLE = "HIGGS_TTS_API_KEY"  # environment variable with the API key, for our server and for clients
 BOOK_GAP = 0.6  # seconds of silence between a book's paragraphs
@@ -243,3 +244,9 @@ class TrainParams(_Ranged):
     learning_rate: float = _number(0.0, 0.0, 0.1, step=1e-6)
     rank: int = _number(16, 1, 256)
     seed: int = _number(0, 0, 2**64 - 1)
+    codes_in_full: bool = False  # also train the code embedding and the head, all of their numbers
+    names: str = "model"  # of the tensors in the file: the model's own, or the transformers port's
+
+    def __post_init__(self) -> None:
+        _one_of("names", self.names, LORA_NAMES)
+        super().__post_init__()

@@ -14,6 +14,7 @@ from ..core.config import VERSION
 from ..core.errors import HiggsError
 from ..files.file_list import write_errors, write_file
 
+PEFT_PREFIX = "base_model.model."
 _FILE = ".safetensors"
 
 
@@ -33,7 +34,8 @@ def write_adapter(
     Raises HiggsError if a file cannot be written.
     """
     weights, settings, *_ = adapter_files(out)
-    modules = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors})
+    modules = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors if ".lora_" in name})
+    whole = [name.removeprefix(PEFT_PREFIX).removesuffix(".weight") for name in tensors if ".lora_" not in name]
     config = {
         "peft_type": "LORA",
         "task_type": None,
@@ -42,6 +44,7 @@ def write_adapter(
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "target_modules": modules,
+        "modules_to_save": whole or None,
         "bias": "none",
         "fan_in_fan_out": False,
         "init_lora_weights": True,

@@ -5,37 +5,29 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-from ..checkpoint.load import ON_HOST, Checkpoint, load_talker, talker_sizes
-from ..checkpoint.open_talker import matrices
+from ..checkpoint.load import ON_HOST, Checkpoint, load_talker
 from ..core.codes import EOC
 from ..core.config import EngineConfig
 from ..device.deterministic import deterministic
 from ..device.graph import Graph, GraphError, MemoryId, capture, capturing, same_bits
-from ..device.memory import PrivatePool, device_bytes, send, to_device
+from ..device.memory import PrivatePool, send, to_device
 from ..talker import build_talker
 from ..talker.low_rank import LowRank
 from ..talker.weight import Weight
 from ..talker.whole import embed, logits, whole
-from .rows import IGNORED, POSITIONS, SIZES, TrainingRow, shape_of
+from .adapter_writer import PEFT_PREFIX
+from .rows import IGNORED, SIZES, TrainingRow, shape_of
+from .trained import LARGE, trained_parts
 
 log = logging.getLogger("higgs_tts")
 
-_LARGE = 1 << 30  # bytes of weights from which layers are computed again instead of kept for the backward pass
 _BETAS, _EPS, _DECAY, _CLIP = (0.9, 0.95), 1e-8, 0.01, 1.0  # of AdamW; the largest norm of a gradient
 _PADDED = "tokens codes is_code targets".split()
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Mean cross entropy in nats of all codes, and of the codes that end a codebook alone."""
-
-    codes: float
-    ends: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,41 +39,6 @@ class Batch:
     is_code: torch.Tensor
     targets: torch.Tensor
     scale: torch.Tensor
-
-
-@dataclass(frozen=True)
-class TrainedMatrix:
-    """A trained matrix: its canonical name, and the rows of its parts under their names in a file."""
-
-    name: str
-    parts: tuple[tuple[str, int], ...]
-    width: int
-
-
-def trained_parts(checkpoint: Checkpoint) -> list[TrainedMatrix]:
-    """Return the matrices that get a change: queries, keys, values and output, gate, up and down of every layer."""
-    plan = checkpoint.plan
-    parts = []
-    for name in matrices(plan):
-        stored = [
-            (source.stored[0] if len(source.stored) == 1 else plan.prefix + source.name, source.shape[0])
-            for source in plan.parts[name]
-        ]
-        parts.append(TrainedMatrix(name, tuple(stored), plan.shape(name)[1]))
-    return parts
-
-
-def planned_bytes(
-    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype, rank: int
-) -> int:
-    """Return about the bytes that training takes on the device, without libraries' own."""
-    model, sizes = checkpoint.config, talker_sizes(checkpoint, dtype, config.weights)
-    numbers = sum(rank * (part.width + rows) for part in trained_parts(checkpoint) for _, rows in part.parts)
-    kept = model.layers if sum(sizes) < _LARGE else 3
-    a_layer = 2 * model.hidden + 4 * model.intermediate + 4 * (model.heads + model.kv_heads) * model.head_dim
-    widths = model.layers * model.hidden + kept * 3 * a_layer
-    head = model.codebooks * model.code_vocab * (dtype.itemsize + 3 * 4)
-    return device_bytes([*sizes, *4 * [4 * numbers]], device) + POSITIONS * (widths * dtype.itemsize + head)
 
 
 class Network:
@@ -101,15 +58,18 @@ class Network:
         rank: int,
         alpha: float,
         sharpness: float = 1.0,
+        codes_in_full: bool = False,
     ):
         self.device, self.note = device, ""
         self.pool = PrivatePool(device)
         self._graphs: dict[tuple[int, ...], tuple[Graph, Batch]] = {}
         self._batches: dict[tuple[int, ...], Batch] = {}
         self.changes: dict[Weight, LowRank] = {}
+        self._tables: dict[str, torch.Tensor] = {}  # trained in full
         self._update: Graph | None = None
         self._memory: MemoryId = None
         try:
+            self.parts = trained_parts(checkpoint, codes_in_full)
             self._open(checkpoint, config, dtype, vocabulary, rank, alpha, sharpness)
         except BaseException:
             self.close()
@@ -121,7 +81,6 @@ class Network:
         load_talker(checkpoint, self.device, dtype, config.weights, allocate=self.pool.allocate, into=tensors)
         self.pool.adopt(tensor for name, tensor in tensors.items() if name != ON_HOST)
         self._vocabulary = torch.tensor(sorted(set(vocabulary)))
-        self.parts = trained_parts(checkpoint)
         spans, total = self._spans(rank)
         with self.pool.allocate():
             self._text = to_device(tensors[ON_HOST][self._vocabulary].to(dtype), self.device)
@@ -131,16 +90,17 @@ class Network:
             self.numbers, self.grad, self.first, self.second = (
                 torch.zeros(total, device=self.device) for _ in range(4)
             )
-            self._report = torch.zeros(4, device=self.device)
+            self._report = torch.zeros(2, device=self.device)
             self._rates = torch.zeros(3, device=self.device)  # learning rate, and what is left of the moments' bias
         self.pool.adopt([self._text, self._norm, self.numbers, self.grad, self.first, self.second])
         self.pool.adopt([self._report, self._rates, self.talker.cos, self.talker.sin, self.talker.offsets])
-        by_name = {id(tensors[part.name]): part for part in self.parts}
+        by_name = {id(tensors[part.name]): part for part in self.parts if not part.in_full}
         for weight in self._weights():
             part = by_name[id(weight.data)]
             a, *b = (self._leaf(*span) for span in spans[part.name])
             self.changes[weight] = LowRank(a, tuple(b), alpha / rank)
-        self._recompute = sum(tensor.nbytes for tensor in self.talker.tensors()) > _LARGE
+        self._tables = {part.name: self._leaf(*spans[part.name][0]) for part in self.parts if part.in_full}
+        self._recompute = sum(tensor.nbytes for tensor in self.talker.tensors()) > LARGE
 
     def _weights(self) -> list[Weight]:
         weights: dict[Weight, None] = {}
@@ -154,9 +114,8 @@ class Network:
         """Return each part's (start, shape) of `a` and each `b` in the flat numbers, and how many they are."""
         spans, total = {}, 0
         for part in self.parts:
-            shapes = [(rank * len(part.parts), part.width), *((rows, rank) for _, rows in part.parts)]
             spans[part.name] = []
-            for shape in shapes:
+            for shape in part.shapes(rank):
                 spans[part.name].append((total, shape))
                 total += math.prod(shape)
         self._shapes, self._rank = spans, rank
@@ -169,13 +128,24 @@ class Network:
         return leaf
 
     def start(self, seed: int) -> None:
-        """Draw the numbers as PEFT does: `a` uniform by its width, `b` zero, so that the adapter changes nothing."""
+        """Draw the numbers as PEFT does: `a` uniform by its width, `b` zero, so that the adapter changes nothing.
+
+        What is trained in full begins with the checkpoint's.
+        """
         generator = torch.Generator().manual_seed(seed)
         fresh = torch.zeros_like(self.numbers, device="cpu")
-        for spans in self._shapes.values():
-            start, (rows, width) = spans[0]
-            fresh[start : start + rows * width].uniform_(-(width**-0.5), width**-0.5, generator=generator)
+        for part in self.parts:
+            start, (rows, width) = self._shapes[part.name][0]
+            if part.in_full:
+                fresh[start : start + rows * width] = self._untrained(part.name).flatten()
+            else:
+                fresh[start : start + rows * width].uniform_(-(width**-0.5), width**-0.5, generator=generator)
         self.restore(fresh, torch.zeros_like(fresh), torch.zeros_like(fresh))
+
+    def _untrained(self, name: str) -> torch.Tensor:
+        """Return the code embedding or the head of the checkpoint, in fp32 on the device."""
+        table = self.talker.embed_codes if name == "embed_codes" else self.talker.head_codes.dense(torch.float32)
+        return table.float()
 
     def restore(self, numbers: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
         """Set the adapter's numbers and the moments of AdamW."""
@@ -188,9 +158,13 @@ class Network:
         tensors = {}
         for part in self.parts:
             (start, (rows, width)), *spans = self._shapes[part.name]
+            if part.in_full:
+                module = part.parts[0][0]
+                tensors[PEFT_PREFIX + module] = numbers[start : start + rows * width].view(rows, width).clone()
+                continue
             a = numbers[start : start + rows * width].view(len(part.parts), self._rank, width)
             for (name, _), one, (at, shape) in zip(part.parts, a, spans, strict=True):
-                module = "base_model.model." + name.removesuffix(".weight")
+                module = PEFT_PREFIX + name.removesuffix(".weight")
                 tensors[f"{module}.lora_A.weight"] = one.clone()
                 tensors[f"{module}.lora_B.weight"] = numbers[at : at + math.prod(shape)].view(shape).clone()
         return tensors
@@ -200,8 +174,8 @@ class Network:
         """Return the number of codes that rows teach."""
         return sum(int((row.targets != IGNORED).sum()) for row in rows)
 
-    def learn(self, groups: Sequence[list[TrainingRow]], rate: float, step: int) -> Losses:
-        """Take one step on rows, in groups of one size. step: from 1. Returns the losses before it.
+    def learn(self, groups: Sequence[list[TrainingRow]], rate: float, step: int) -> float:
+        """Take one step on rows, in groups of one size. step: from 1. Returns the loss before it, in nats per code.
 
         On a GPU, the first step with rows of a size captures it.
         """
@@ -210,7 +184,7 @@ class Network:
         rates = [rate, *(1.0 / (1.0 - beta**step) for beta in _BETAS)]
         send(torch.tensor(rates), self._rates)
         self._step() if self._update is None else self._update.replay()
-        return self._losses()
+        return self._mean()
 
     def accumulate(self, groups: Sequence[list[TrainingRow]]) -> None:
         """Add to `grad` the gradient of the mean loss over all codes that these rows teach."""
@@ -222,12 +196,19 @@ class Network:
             else:
                 self._backward(batch)
 
-    def losses(self, groups: Sequence[list[TrainingRow]]) -> Losses:
-        """Return the losses of rows without learning them."""
+    def loss(self, groups: Sequence[list[TrainingRow]], strength: float = 1.0) -> float:
+        """Return the loss of rows with the adapter at a strength, without learning them."""
+        changes, tables = self.changes, self._tables
+        self.changes = {one: replace(change, factor=change.factor * strength) for one, change in changes.items()}
         with torch.no_grad():
-            for rows in groups:
-                self._loss(self._filled(rows, 0.0))
-        return self._losses()
+            self._tables = {name: self._untrained(name).lerp(table, strength) for name, table in tables.items()}
+        try:
+            with torch.no_grad():
+                for rows in groups:
+                    self._loss(self._filled(rows, 0.0))
+        finally:
+            self.changes, self._tables = changes, tables
+        return self._mean()
 
     def shifted(self, rows: list[TrainingRow], shifts: Sequence[int]) -> list[float]:
         """Return the cross entropy of rows of one size, with their codes moved by so many positions."""
@@ -241,14 +222,17 @@ class Network:
             means.append(float(F.cross_entropy(scores.flatten(0, 1), moved.flatten(), ignore_index=IGNORED)))
         return means
 
-    def _losses(self) -> Losses:
-        total, count, ends, end_count = self._report.tolist()
+    def _mean(self) -> float:
+        total, count = self._report.tolist()
         self._report.zero_()
-        return Losses(total / max(1.0, count), ends / max(1.0, end_count))
+        return total / max(1.0, count)
 
     def _filled(self, rows: list[TrainingRow], scale: float) -> Batch:
-        """Put rows of one size into the batch of that size, padded with rows that teach nothing."""
-        shape, books = shape_of(rows), rows[0].codes.shape[1]
+        """Put rows of one size into the batch of that size, padded with rows that teach nothing. A CPU pads no more
+        than the rows differ, for nothing is captured there.
+        """
+        on_cpu, books = self.device.type == "cpu", rows[0].codes.shape[1]
+        shape = (len(rows), max(len(row.tokens) for row in rows)) if on_cpu else shape_of(rows)
         fresh = {
             "tokens": torch.zeros(shape, dtype=torch.int64),
             "codes": torch.zeros(*shape, books, dtype=torch.int64),
@@ -260,6 +244,8 @@ class Network:
                 fresh[name][at, : len(row.tokens)] = getattr(row, name)
         text = fresh["tokens"].masked_fill_(fresh["is_code"], int(self._vocabulary[0]))
         fresh["tokens"] = torch.searchsorted(self._vocabulary, text)
+        if on_cpu:
+            return Batch(**fresh, scale=torch.tensor([scale]))
         if shape not in self._batches:
             with self.pool.allocate():
                 held = {name: torch.empty_like(tensor, device=self.device) for name, tensor in fresh.items()}
@@ -272,18 +258,16 @@ class Network:
         return batch
 
     def _logits(self, batch: Batch) -> torch.Tensor:
-        x = embed(self.talker, self._text, batch.tokens, batch.codes, batch.is_code)
+        x = embed(self.talker, self._text, batch.tokens, batch.codes, batch.is_code, self._tables.get("embed_codes"))
         hidden = whole(self.talker, x, batch.is_code, self.changes, self._recompute and torch.is_grad_enabled())
-        return logits(self.talker, hidden, self._norm, self.talker.head_codes)
+        return logits(self.talker, hidden, self._norm, self._tables.get("head_codes", self.talker.head_codes))
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         """Return the sum of all targets' losses, and add to the report."""
         targets = batch.targets.flatten()
         each = F.cross_entropy(self._logits(batch).flatten(0, 1), targets, ignore_index=IGNORED, reduction="none")
         with torch.no_grad():
-            is_end = targets == EOC
-            kinds = [each, targets != IGNORED, torch.where(is_end, each, 0.0), is_end]
-            self._report += torch.stack([kind.float().sum() for kind in kinds])
+            self._report += torch.stack([each.sum(), (targets != IGNORED).sum()])
         return each.sum()
 
     def _backward(self, batch: Batch) -> None:
@@ -372,6 +356,7 @@ class Network:
         self._drop_graphs()
         self._batches.clear()
         self.changes.clear()
+        self._tables.clear()
         self.pool.close()
 
     def __enter__(self) -> Network:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,23 +21,26 @@ NUMBERS = ("numbers", "first", "second")
 class RunState:
     """Steps done, the adapter's numbers and AdamW's moments after them, and what was heard so far.
 
-    best: (doubts, held-out loss) of the adapter that was kept, empty if none was. history: one entry per trial, with
-    its step, losses, doubts, and whether a text did not end.
+    best: rank of the adapter that was kept, empty if none was, and best_strength the one to use it with. untouched: the
+    trial of the model without an adapter. history: one entry per trial, with its step and losses, and its "trials", one
+    per strength. listened: seconds that they took.
     """
 
     fingerprint: str
     step: int = 0
     best_step: int = 0
+    best_strength: float = 1.0
     best: list[float] = field(default_factory=list)
-    history: list[dict[str, float]] = field(default_factory=list)
+    untouched: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    listened: float = 0.0
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # NUMBERS -> fp32 on the host; empty at the start
 
-    def keep_best(self, endless: bool, doubts: int, held_out: float) -> bool:
-        """Note the trial after the last step as the best one, if it is: few doubts first, then a low loss."""
-        rank = [float(doubts), held_out]
-        if endless or (self.best and rank >= self.best):
+    def keep_best(self, strength: float, rank: list[float]) -> bool:
+        """Note a trial after the last step as the best one, if it is."""
+        if self.best and rank >= self.best:
             return False
-        self.best, self.best_step = rank, self.step
+        self.best, self.best_step, self.best_strength = rank, self.step, strength
         return True
 
     def write(self, path: Path) -> None:

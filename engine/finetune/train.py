@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from ..checkpoint.talker_layout import port_name
 from ..core.config import FRAME_RATE, EngineConfig, TrainParams
 from ..core.errors import HiggsError, few
+from ..device.threads import one_thread
 from ..engines.engine import Engine
 from ..files.file_list import sole_writer
 from ..speech.result import duration
 from ..talker import FAMILIES
 from . import lessons
-from .adapter_writer import check_place, write_adapter
-from .audition import Audition, Trial
+from .adapter_writer import PEFT_PREFIX, check_place, write_adapter
+from .audition import STRENGTHS, Audition, Trial
 from .lessons import Lessons, fits
-from .network import Network, planned_bytes
+from .network import Network
 from .recordings import find_recordings
 from .rows import Utterance
 from .run_state import NUMBERS, read_state
+from .trained import planned_bytes
 from .utterances import utterances_of
 
 LEAST_MINUTES, LEAST_CLIPS = 2.0, 4  # four minutes were already too few for 1,400 steps of VoxCPM's recipe
@@ -67,20 +72,46 @@ OnProgress = Callable[[TrainProgress], None]
 
 @dataclass(frozen=True)
 class TrainReport:
-    """A finished training. refused: clip -> why it was left out. history: see `RunState`. note: of the network."""
+    """A finished training. refused: clip -> why it was left out. untouched, history: see `RunState`. trial: of the LoRA
+    that was kept, at its best strength. note: of the network.
+    """
 
     out: Path
     speech: str
     refused: dict[str, str]
     best_step: int
-    history: list[dict[str, float]]
+    untouched: dict[str, float]
+    history: list[dict[str, Any]]
+    listened: float
     trial: Trial
     note: str = ""
 
     def __str__(self) -> str:
-        doubts = self.trial.doubts
-        words = "All words of the trial are right." if not doubts else f"The trial has {doubts} doubtful words."
-        return f"Trained on {self.speech}. Kept the LoRA of step {self.best_step}. {words}"
+        return (
+            f"Trained on {self.speech}. Kept the LoRA of step {self.best_step}, which is best at a strength of "
+            f"{self.trial.strength:g}: {_words(self.trial.entry())}. Without it: {_words(self.untouched)}. The "
+            f"{len(self.history)} trials took {duration(self.listened)}."
+        )
+
+    def curves(self) -> list[str]:
+        """Return a sentence per trial: its losses, and what was heard at each strength."""
+        return [
+            f"Step {entry['step']}: loss {entry['loss']:.2f}, of held-out clips {entry['held_out']:.2f}. "
+            + "; ".join(f"Strength {one['strength']:g}: {_words(one)}" for one in entry["trials"])
+            for entry in self.history
+        ]
+
+
+def _words(entry: Mapping[str, float]) -> str:
+    """Return the figures of a trial in words."""
+    forms = {
+        "doubts": "{:.0f} doubtful words",
+        "misheard": "{:.0f} misheard by Whisper",
+        "likeness": "likeness {:.2f}",
+        "length": "{:.1f} times the expected length",
+    }
+    parts = [form.format(entry[name]) for name, form in forms.items() if name in entry]
+    return ", ".join([*parts, *(["does not end"] if entry["endless"] else [])])
 
 
 def train(
@@ -112,16 +143,20 @@ def train(
         raise HiggsError("A LoRA is trained on the model itself. Remove the other LoRAs from it first.")
     check_place(out)
     work = out.with_name(f"{out.stem}.training")
-    with torch.inference_mode(False), sole_writer(work, ".lock"):
-        engine = Engine(config)
+    engine = Engine(config)
+    threads = contextlib.nullcontext() if engine.device.type == "cpu" else one_thread()
+    with torch.inference_mode(False), sole_writer(work, ".lock"), threads:
+        if params.names == "port" and engine.family != "v3":
+            raise HiggsError("The transformers port has names for Higgs TTS 3 alone. Choose the names of the model.")
         learned = learnable(engine, place, work, whisper, on_progress)
-        return _Training(engine, *learned, params, out, work).run(on_progress)
+        return _Training(engine, *learned, params, out, work, whisper).run(on_progress)
 
 
-def training_bytes(config: EngineConfig, rank: int = TrainParams.rank) -> int:
+def training_bytes(config: EngineConfig, params: TrainParams) -> int:
     """Return about the bytes that a training takes on its device. Raises HiggsError like `Engine`."""
     engine = Engine(config)
-    return planned_bytes(engine.checkpoint, engine.config, engine.device, engine.dtype, rank)
+    given = engine.checkpoint, engine.config, engine.device, engine.dtype
+    return planned_bytes(*given, params.rank, params.codes_in_full)
 
 
 def learnable(
@@ -171,6 +206,7 @@ class _Training:
         params: TrainParams,
         out: Path,
         work: Path,
+        whisper: Path | None,
     ):
         self._engine, self._refused, self._out, self._work = engine, refused, out, work
         self._lessons = Lessons(engine.planner.prompts, FAMILIES[engine.family], utterances, params.seed)
@@ -185,37 +221,48 @@ class _Training:
         for one in utterances:
             digest.update(f"\n{one.text}\n".encode() + one.codes.numpy().tobytes())
         self._state = read_state(work / _STATE, digest.hexdigest())
-        self._audition = Audition(engine.config, self._lessons.learned, self._lessons.held_out)
+        self._audition = Audition(engine, self._lessons.learned, self._lessons.held_out, whisper)
         self._begun, self._began = time.monotonic(), self._state.step
         self._note = ""
 
     def run(self, on_progress: OnProgress) -> TrainReport:
         """Learn and listen by turns, from the last state on."""
-        state, trial, endless = self._state, None, ""
+        state, best, endless = self._state, None, ""
+        if not state.untouched:
+            state.untouched = self._tried(None, (0.0,), on_progress)[0].entry()
         while state.step < self._params.steps:
             tensors = self._learn(on_progress)
             self._write(self._work / _TRIED, tensors)
-            tried = self._audition(self._work / _TRIED, lambda *frames: on_progress(self._progress("Listening")))
-            endless = tried.endless or endless
-            state.history[-1] |= {"doubts": tried.doubts, "endless": bool(tried.endless)}
-            if state.keep_best(bool(tried.endless), tried.doubts, state.history[-1]["held_out"]):
-                trial = tried
+            began = time.monotonic()
+            trials = self._tried(self._work / _TRIED, STRENGTHS, on_progress)
+            state.listened += time.monotonic() - began
+            state.history[-1]["trials"] = [one.entry() for one in trials]
+            losses = state.history[-1]["held_out_at"]
+            for trial, loss in zip(trials, losses, strict=True):
+                endless = trial.endless or endless
+                if not trial.endless and state.keep_best(trial.strength, trial.rank(state.untouched["wrong"], loss)):
+                    best = trial
+            if best is not None and state.best_step == state.step:
                 self._write(self._out, tensors)
             state.write(self._work / _STATE)
         if not state.best_step:
             raise HiggsError(
-                f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the transcripts "
-                "are those of the clips, or choose a lower learning rate."
+                f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the "
+                "transcripts are those of the clips, or choose a lower learning rate."
             )
-        trial = trial or self._audition(self._out)
-        return TrainReport(self._out, self._speech, self._refused, state.best_step, state.history, trial, self._note)
+        best = best or self._tried(self._out, (state.best_strength,), on_progress)[0]
+        course = state.best_step, state.untouched, state.history, state.listened
+        return TrainReport(self._out, self._speech, self._refused, *course, best, self._note)
+
+    def _tried(self, adapter: Path | None, strengths: Sequence[float], on_progress: OnProgress) -> list[Trial]:
+        return self._audition(adapter, strengths, lambda *frames: on_progress(self._progress("Listening")))
 
     def _learn(self, on_progress: OnProgress) -> dict[str, torch.Tensor]:
         """Learn until the next trial. Returns the adapter's tensors. Leaves nothing on the device."""
         state, engine, params = self._state, self._engine, self._params
         vocabulary, sharpness = self._lessons.vocabulary(), engine.planner.card.sharpness
         given = engine.checkpoint, engine.config, engine.device, engine.dtype, vocabulary
-        with Network(*given, params.rank, self._alpha, sharpness) as network:
+        with Network(*given, params.rank, self._alpha, sharpness, params.codes_in_full) as network:
             if state.tensors:
                 network.restore(*(state.tensors[name] for name in NUMBERS))
             else:
@@ -223,24 +270,18 @@ class _Training:
                 self._check_shift(network)
             losses, stop = [], min(params.steps, state.step + self._every)
             while state.step < stop:
-                on_progress(self._progress("Learning", losses[-1].codes if losses else math.nan))
+                on_progress(self._progress("Learning", losses[-1] if losses else math.nan))
                 losses.append(network.learn(self._lessons.step(state.step), self._rate(state.step), state.step + 1))
-                if not math.isfinite(losses[-1].codes):
+                if not math.isfinite(losses[-1]):
                     raise HiggsError(
                         f"The loss of step {state.step + 1} is not a number. Choose a lower learning rate than "
                         f"{params.learning_rate:.2g}. The best LoRA so far stays."
                     )
                 state.step += 1
-            test = network.losses(self._lessons.test())
-            state.history.append(
-                {
-                    "step": state.step,
-                    "loss": sum(one.codes for one in losses) / len(losses),
-                    "ends": sum(one.ends for one in losses) / len(losses),
-                    "held_out": test.codes,
-                    "held_out_ends": test.ends,
-                }
-            )
+            rows = self._lessons.test()
+            tests = [network.loss(rows, strength) for strength in STRENGTHS]
+            mean = sum(losses) / len(losses)
+            state.history.append({"step": state.step, "loss": mean, "held_out": tests[0], "held_out_at": tests})
             state.tensors = {name: getattr(network, name).cpu().clone() for name in NUMBERS}
             self._note = network.note
             return network.adapter(state.tensors["numbers"])
@@ -273,11 +314,14 @@ class _Training:
             "steps": f"{last['step']} of {params.steps}, {lessons.ROWS} clips each",
             "learning rate": f"{params.learning_rate:.2g}",
             "rank, alpha": f"{params.rank}, {self._alpha:g}",
+            "code embedding and head": "trained in full" if params.codes_in_full else "as they were",
             "seed": params.seed,
             "weights while training": self._engine.config.dtype,
             "loss of learned clips, of held-out ones": f"{last['loss']:.3f}, {last['held_out']:.3f}",
-            "doubtful words in three texts": last.get("doubts", ""),
+            "three texts": "; ".join(f"strength {one['strength']:g}: {_words(one)}" for one in last.get("trials", ())),
         }
+        if params.names == "port":
+            tensors = {PEFT_PREFIX + port_name(name.removeprefix(PEFT_PREFIX)): one for name, one in tensors.items()}
         write_adapter(path, tensors, params.rank, self._alpha, self._engine.planner.model, card)
 
     def _progress(self, stage: str, loss: float = math.nan) -> TrainProgress:

@@ -14,11 +14,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
+from ..audio.two_voices import voice_changes, with_two_voices
 from ..checkpoint.codec_layout import CodecWeights
 from ..codec.model import build_encoder
 from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
 from ..device.memory import drop
+from ..device.threads import one_thread
 from ..files.file_list import write_file
 from ..files.tensors import read_tensors
 from ..preview.join_clips import pause_cuts
@@ -30,6 +32,10 @@ from .recordings import Recording
 from .rows import Utterance
 
 Hear = Callable[[Wave, int], str]
+_TWO_VOICES = (
+    "Two people seem to speak in it: its pitch and timbre change more than the voice of these clips does. Cut it, and "
+    "keep one person's part."
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ def utterances_of(
     kept, texts = _kept(keep)
     held: dict[str, torch.Tensor] = {}
     good: list[Utterance] = []
+    changes: list[torch.Tensor] = []  # of the good ones
     refused: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         encode = functools.cache(lambda: stack.enter_context(_encoder(codec, device)))
@@ -65,21 +72,29 @@ def utterances_of(
             try:
                 for part in _parts(recording, whisper is not None):
                     key = _key(part, codec.config.name)
-                    if key not in kept:
+                    voice = f"{key} voice"
+                    if not {key, voice} <= kept.keys():
                         wav, rate = _sound(part)
                         texts[key] = part.text or _written(hear(), wav, rate)
-                        kept[key] = _encoded(encode(), wav, rate)
-                    held[key] = kept[key]
+                        with one_thread():  # operations on a clip are short
+                            clip, checks = checked_reference(wav, rate)
+                            if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
+                                raise HiggsError(spoiled[0])
+                            kept |= {key: encode()(clip).to(torch.int16), voice: voice_changes(clip)}
+                    held |= {key: kept[key], voice: kept[voice]}
                     text = part.text or texts[key]
                     if reason := misfit(text, len(held[key]) / FRAME_RATE):
                         refused[part.name] = reason
                     else:
                         good.append(Utterance(part.name, text, held[key].long()))
+                        changes.append(held[voice])
             except HiggsError as error:
                 refused[recording.name] = str(error)
     _read.cache_clear()
     write_file(keep, safetensors_bytes(held, {key: texts[key] for key in held if key in texts}))
-    return CheckedClips(tuple(good), refused)
+    is_mixed = with_two_voices(changes)
+    refused |= {one.name: _TWO_VOICES for one, mixed in zip(good, is_mixed, strict=True) if mixed}
+    return CheckedClips(tuple(one for one, mixed in zip(good, is_mixed, strict=True) if not mixed), refused)
 
 
 @contextlib.contextmanager
@@ -92,13 +107,6 @@ def _encoder(codec: CodecWeights, device: torch.device) -> Iterator[Callable[[to
         drop((*encoder.parameters(), *encoder.buffers()))
         if device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _encoded(encode: Callable[[torch.Tensor], torch.Tensor], wav: Wave, rate: int) -> torch.Tensor:
-    clip, checks = checked_reference(wav, rate)
-    if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
-        raise HiggsError(spoiled[0])
-    return encode(clip).to(torch.int16)
 
 
 def _written(hear: Hear | None, wav: Wave, rate: int) -> str:

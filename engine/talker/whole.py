@@ -23,10 +23,19 @@ Changes = Mapping[Weight, LowRank]
 
 
 def embed(
-    talker: Tables, text: torch.Tensor, tokens: torch.Tensor, codes: torch.Tensor, is_code: torch.Tensor
+    talker: Tables,
+    text: torch.Tensor,
+    tokens: torch.Tensor,
+    codes: torch.Tensor,
+    is_code: torch.Tensor,
+    table: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Embed rows: tokens [B, T], rows of `text` [n, H], or where is_code [B, T] the codes [B, T, K] -> [B, T, H]."""
-    spoken = talker.embed_codes[codes + talker.offsets].sum(2)
+    """Embed rows: tokens [B, T], rows of `text` [n, H], or where is_code [B, T] the codes [B, T, K] -> [B, T, H].
+
+    table: a code embedding [K * V, H] fp32 that is trained, instead of the talker's.
+    """
+    rows = codes + talker.offsets
+    spoken = talker.embed_codes[rows].sum(2) if table is None else _Embedded.apply(table, rows, text.dtype)
     return torch.where(is_code[..., None], spoken, text[tokens])
 
 
@@ -46,10 +55,35 @@ def whole(talker: Tables, x: torch.Tensor, is_code: torch.Tensor, changes: Chang
     return x
 
 
-def logits(talker: Tables, hidden: torch.Tensor, norm: torch.Tensor, head: Weight) -> torch.Tensor:
-    """Compute logits: last hidden states [B, T, H] -> [B * T, K, V] fp32."""
-    normed = F.rms_norm(hidden, hidden.shape[-1:], norm, talker.config.norm_eps)
-    return product(normed.flatten(0, 1), head).view(-1, talker.config.codebooks, talker.config.code_vocab).float()
+def logits(talker: Tables, hidden: torch.Tensor, norm: torch.Tensor, head: Weight | torch.Tensor) -> torch.Tensor:
+    """Compute logits: last hidden states [B, T, H] -> [B * T, K, V] fp32. head: a tensor is trained."""
+    normed = F.rms_norm(hidden, hidden.shape[-1:], norm, talker.config.norm_eps).flatten(0, 1)
+    scores = product(normed, head) if isinstance(head, Weight) else normed @ head.to(normed.dtype).t()
+    return scores.view(-1, talker.config.codebooks, talker.config.code_vocab).float()
+
+
+class _Embedded(torch.autograd.Function):
+    """Sums of K rows of a table [K * V, H]. The gradient is K products, which add up in one order, unlike an index."""
+
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = table.shape
+        return table.to(dtype)[rows].sum(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        grad, to_table = grads[0].flatten(0, -2), grads[0].new_zeros(ctx.shape, dtype=torch.float32)
+        books = rows.flatten(0, -2)
+        for part, of_book, all_rows in zip(
+            to_table.chunk(books.shape[1]),
+            books.unbind(1),
+            torch.arange(len(to_table), device=grad.device).chunk(books.shape[1]),
+            strict=True,
+        ):
+            part.copy_((of_book[:, None] == all_rows).to(grad.dtype).t() @ grad)
+        return to_table, None, None
 
 
 def _block(

@@ -13,6 +13,7 @@ from ..core.config import (
     DTYPES,
     GRAPHS,
     KERNELS,
+    LORA_NAMES,
     QUANTIZED,
     CallLimits,
     CueParams,
@@ -230,6 +231,10 @@ def _train_parser(commands):
     _number_argument(command, TrainParams, "learning_rate", "highest learning rate; 0: by the minutes of speech")
     _number_argument(command, TrainParams, "rank", "rank of the LoRA; a higher one learns more and takes more memory")
     _number_argument(command, TrainParams, "seed", "another seed gives another training")
+    help_text = "also train the code embedding and the head, all of their numbers, which takes more memory"
+    command.add_argument("--codes-in-full", action="store_true", help=help_text)
+    help_text = "names of the LoRA's tensors: the model's, or those of Higgs TTS 3's transformers port"
+    command.add_argument("--names", choices=LORA_NAMES, default=TrainParams.names, help=help_text)
     help_text = "Whisper folder in transformers' format, which writes down clips without a transcript"
     command.add_argument("--whisper", type=Path, metavar="DIR", help=help_text)
     command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")

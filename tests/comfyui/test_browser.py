@@ -244,7 +244,14 @@ def test_scripts_request_no_private_comfyui_modules(fresh_browser):
     assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
 
-OTHERS = ("book", "clone_voice", "lip_sync", "lora", "server")  # which need a file, or have a test of their own
+OTHERS = (
+    "book",
+    "clone_voice",
+    "lip_sync",
+    "lora",
+    "server",
+    "training",
+)  # which need a file, or have a test of their own
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in OTHERS])

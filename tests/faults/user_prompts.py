@@ -30,7 +30,8 @@ REFUSED = json.loads((HERE / "refused_inputs.json").read_text(encoding="utf-8"))
 REMEDY = re.compile(
     r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Paste|Put|Remove|Save|Set|Start|Use|Write)\b"
 )
-TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json"))
+TRAINING = "training"  # takes minutes, so it is only refused
+TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json") if path.stem != TRAINING)
 IN_FOLDERS = ("book", "lines")  # templates that write files instead of a clip
 LONG = 3  # times the usual length, in words or in noise, for what is stopped on the way
 SAID = (
@@ -195,7 +196,7 @@ def _book(rng: random.Random, times: int) -> dict[str, Any]:
 
 
 _TEXTS = {
-    **dict.fromkeys(("speak", "clone_voice", "lora", "server", "lip_sync"), _text),
+    **dict.fromkeys(("speak", "clone_voice", "lora", "server", "lip_sync", TRAINING), _text),
     "long_narration": _paragraphs,
     "dialogue": _script,
     "lines": _sheet,

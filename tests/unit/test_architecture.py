@@ -296,8 +296,8 @@ COMFYUI_S = {"aiohttp", "av"}  # ComfyUI has them, few things need them, and tho
 
 
 # For block types that no published file of Higgs has, and for several machines; a sentence asks for them. And what only
-# makes mouth shapes more exact.
-RARELY_NEEDED = {"gguf", "ray", "phonemizer"}
+# makes mouth shapes more exact, or measures how alike two voices are.
+RARELY_NEEDED = {"gguf", "ray", "phonemizer", "resemblyzer"}
 
 
 def test_requirements_name_what_is_imported_and_pin_nothing():

@@ -3,21 +3,31 @@
 import dataclasses
 import json
 import shutil
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Adapter, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine import train as train_voice
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.core.config import TrainParams
-from higgs_tts.engine.finetune import lessons, train
-from higgs_tts.engine.finetune.audition import Audition, Trial
+from higgs_tts.engine.finetune import audition, lessons, train
+from higgs_tts.engine.finetune.audition import STRENGTHS, Audition, Trial
 from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
+from higgs_tts.engine.preview import likeness
+from higgs_tts.engine.preview.likeness import likeness_to
 from higgs_tts.engine.talker import FAMILIES
+from higgs_tts.engine.words.letters import misheard
+from higgs_tts.tests.peft_files import tree_of
+from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
+from higgs_tts.tests.whisper_files import write_whisper
 from safetensors.torch import load_file
 
+CPU = torch.device("cpu")
 PARAMS = TrainParams(steps=4, learning_rate=1e-3, rank=2)
 
 
@@ -43,11 +53,14 @@ def quick(monkeypatch):
 @pytest.fixture
 def trials(monkeypatch):
     """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
-    told = [Trial((), "")]
+    told = [Trial(1.0, ())]
+
+    def spoken(self, adapter, strengths=STRENGTHS, on_frame=None):
+        made = told[0] if adapter is None or len(told) == 1 else told.pop(0)
+        return [dataclasses.replace(made, strength=strength) for strength in strengths]
+
     monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
-    monkeypatch.setattr(
-        Audition, "__call__", lambda self, adapter, on_frame=None: told.pop(0) if len(told) > 1 else told[0]
-    )
+    monkeypatch.setattr(Audition, "__call__", spoken)
     return told
 
 
@@ -99,16 +112,76 @@ def test_other_settings_begin_anew(written, clips, quick, trials, tmp_path):
 
 def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written, clips, quick, trials, tmp_path):
     out = tmp_path / "voice.safetensors"
-    bad, good = Trial((), ""), Trial((), "“Hello” had not ended after 5.0 s")
-    trials[:] = [bad, good]
+    ended, endless = Trial(1.0, ()), Trial(1.0, (), "“Hello” had not ended after 5.0 s")
+    trials[:] = [ended, endless]
     assert train_voice(config(written["v3"]), clips, out, PARAMS).best_step == 2
-    state = RunState("x", step=1)
-    assert state.keep_best(False, 3, 2.0) and not state.keep_best(True, 0, 1.0)
-    assert state.keep_best(False, 3, 1.9) and not state.keep_best(False, 4, 1.0) and state.keep_best(False, 2, 5.0)
-    trials[:] = [good]
+    trials[:] = [endless]
     with pytest.raises(HiggsError, match=r"No LoRA was kept.*“Hello” had not ended"):
         train_voice(config(written["v3"]), clips, tmp_path / "other.safetensors", PARAMS)
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_words_count_before_likeness_and_that_before_the_loss():
+    """Words that the untouched model says wrong, too, do not count, nor do small differences of likeness."""
+    state = RunState("x", step=1)
+    ranks = [
+        Trial(1.0, (), misheard=5, likeness=0.7).rank(2, 4.0),
+        Trial(0.3, (), misheard=2, likeness=0.5).rank(2, 4.5),
+        Trial(0.65, (), misheard=0, likeness=0.7).rank(2, 4.5),
+        Trial(1.0, (), misheard=1, likeness=0.701).rank(2, 4.4),
+    ]
+    kept = [state.keep_best(strength, rank) for strength, rank in zip((1.0, 0.3, 0.65, 1.0), ranks, strict=True)]
+    assert all(kept) and state.best_strength == 1.0
+    assert not state.keep_best(0.3, Trial(0.3, (), misheard=3, likeness=0.9).rank(2, 1.0))
+    assert Trial(1.0, ()).rank(0, 4.0) == [0.0, 0.0, 4.0]
+
+
+def test_misheard_words_are_those_that_were_not_understood():
+    assert misheard("Hello there, my friend.", "hello their my friend") == 1
+    assert misheard("Hello there.", "") == 2 and misheard("Hello.", "Oh, hello!") == 0
+
+
+def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkeypatch):
+    def missing(module, name):
+        raise HiggsError("not installed")
+
+    class Encoder:
+        def __init__(self, *device, **settings):
+            pass
+
+        def embed_utterance(self, wav):
+            return np.array([1.0, float(wav.mean()), 0.0], dtype=np.float32)
+
+    there = {"VoiceEncoder": Encoder, "preprocess_wav": lambda wav: wav}
+    monkeypatch.setattr(likeness, "import_optional", missing)
+    assert likeness_to([torch.zeros(24_000)]) is None
+    monkeypatch.setattr(likeness, "import_optional", lambda module, name: there[name])
+    alike = likeness_to([torch.zeros(24_000), torch.zeros(48_000)])
+    assert alike(torch.zeros(24_000)) == pytest.approx(1.0) and alike(torch.ones(24_000)) == pytest.approx(
+        0.5**0.5, abs=0.01
+    )
+
+
+def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_path, monkeypatch):
+    spoken = []
+
+    def opened(config):
+        spoken.append(sum(adapter.strength for adapter in config.adapters))
+        return Engine(config)
+
+    monkeypatch.setattr(audition, "Engine", opened)
+    monkeypatch.setattr(audition, "likeness_to", lambda held: lambda wav: 0.5 if len(spoken) < 4 else 0.9)
+    params, whisper = dataclasses.replace(PARAMS, steps=1), write_whisper(tmp_path / "whisper")
+    report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", params, whisper)
+    assert spoken == [0.0, 1.0, 0.65, 0.3]
+    (entry,) = report.history
+    assert [one["strength"] for one in entry["trials"]] == [1.0, 0.65, 0.3]
+    for one in entry["trials"]:
+        assert 0.3 < one["length"] < 3 and one["misheard"] > 0 and one["likeness"] == 0.9
+    assert f"best at a strength of {report.trial.strength:g}" in str(report) and "Without it" in str(report)
+    assert "The 1 trials took" in str(report) and report.listened > 0
+    card = (tmp_path / "v.md").read_text()
+    assert f"strength {report.trial.strength:g}" in card
 
 
 def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path):
@@ -156,6 +229,57 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
         with Engine(config(EMBEDDED, adapters=(Adapter(str(report.out), strength),))) as engine:
             heard.append(engine.speak("Good morning.", params=params).codes)
     assert not torch.equal(*heard)
+
+
+@pytest.mark.parametrize("names", ["model", "port"])
+@pytest.mark.parametrize("codes_in_full", [False, True])
+def test_peft_opens_the_file(written, clips, quick, trials, tmp_path, names, codes_in_full):
+    """PEFT merges what we merge, under the model's names and under the port's."""
+    out = tmp_path / "voice"
+    params = dataclasses.replace(PARAMS, codes_in_full=codes_in_full, names=names, learning_rate=0.01)
+    train_voice(config(written["v3"]), clips, out, params)
+    ours = load_talker(inspect(written["v3"], adapters=[Adapter(str(out))]), CPU, torch.float32)
+    base = load_talker(inspect(written["v3"]), CPU, torch.float32)
+    tables = ("embed_codes", "head_codes")
+    assert [not torch.equal(ours[name], base[name]) for name in tables] == 2 * [codes_in_full]
+    assert not torch.equal(ours["layers.1.qkv"], base["layers.1.qkv"])
+    held = load_file(out / "adapter_model.safetensors")
+    start = "base_model.model." + ("model." if names == "port" else "body.")
+    assert sum(not name.startswith(f"{start}layers.") for name in held) == 2 * codes_in_full
+    peft = pytest.importorskip("peft", reason="PEFT is not installed: these tests write its files by hand")
+    layout = port_name if names == "port" else str
+    with torch.inference_mode(False), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = tree_of(written["v3"], layout)
+        merged = peft.PeftModel.from_pretrained(model, out).merge_and_unload().state_dict()
+    assert not [one for one in told if "missing" in str(one.message).lower()]
+    theirs = torch.cat([merged[layout(f"body.layers.1.self_attn.{one}_proj.weight")] for one in "qkv"])
+    torch.testing.assert_close(theirs, ours["layers.1.qkv"], rtol=1e-5, atol=1e-6)
+    for name, table in zip((EMBEDDING, HEAD), tables, strict=True):
+        torch.testing.assert_close(merged[layout(name)], ours[table].float(), rtol=0, atol=0)
+
+
+def test_the_port_has_no_names_for_v2(written, clips, tmp_path):
+    with pytest.raises(HiggsError, match="names for Higgs TTS 3 alone"):
+        train_voice(config(written["v2"]), clips, tmp_path / "a.safetensors", dataclasses.replace(PARAMS, names="port"))
+    with pytest.raises(HiggsError, match=r"names is 'boson'\. Choose one of: model, port"):
+        TrainParams(names="boson")
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_codes_trained_in_full_are_resumed_and_loaded(written, clips, quick, trials, tmp_path, family):
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    params = dataclasses.replace(PARAMS, codes_in_full=True)
+    train_voice(config(written[family]), clips, one, params)
+    with pytest.raises(Stopped):
+        train_voice(config(written[family]), clips, two, params, on_progress=stop_at(3))
+    train_voice(config(written[family]), clips, two, params)
+    ours, theirs = load_file(one), load_file(two)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    tensors = load_talker(inspect(written[family], adapters=[Adapter(str(one))]), CPU, torch.float32)
+    whole = [ours[name] for name in sorted(ours, key=lambda name: "embed" not in name) if "lora" not in name]
+    for name, tensor in zip(("embed_codes", "head_codes"), whole, strict=True):
+        torch.testing.assert_close(tensors[name], tensor.to(tensors[name].dtype), rtol=0, atol=0)
 
 
 def test_a_word_that_does_not_end_in_time_is_endless(written, clips, quick, tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ import transformers
 from higgs_tts.engine import EMBEDDED, EngineConfig
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.core.codes import BOC, EOC
-from higgs_tts.engine.finetune.network import Network, planned_bytes
+from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import IGNORED, Utterance, make_row, together
+from higgs_tts.engine.finetune.trained import planned_bytes
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.talker import FAMILIES, build_talker
 from higgs_tts.engine.talker.whole import embed, logits, whole
@@ -157,27 +158,37 @@ def by_ids(model, x, row):
 
 
 @pytest.mark.parametrize(("family", "reference", "takes"), [("v3", qwen, by_embeds), ("v2", llama, by_ids)])
-def test_loss_and_gradients_equal_autograd_through_transformers(room, family, reference, takes):
+@pytest.mark.parametrize("codes_in_full", [False, True])
+def test_loss_and_gradients_equal_autograd_through_transformers(room, family, reference, takes, codes_in_full):
     if family == "v3" and not hasattr(transformers, "Qwen3Model"):
         pytest.skip("this transformers has no Qwen3Model")
     if family == "v2" and not hasattr(transformers, "HiggsAudioV2ForConditionalGeneration"):
         pytest.skip("this transformers has no HiggsAudioV2ForConditionalGeneration")
     made = room(family)
-    network = shaken(made.network())
+    network = shaken(made.network(codes_in_full=codes_in_full))
     rows, (model, tensors) = made.rows(), reference(made.checkpoint)
     model.requires_grad_(False)
-    modules = adapted(model, network.adapter(network.numbers), "body." if family == "v3" else "model.")
-    assert len(modules) == len(network.adapter(network.numbers)) // 2 == len(MODULES) * 2 + (6 if family == "v2" else 0)
+    trained = network.adapter(network.numbers)
+    tables = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in trained.items() if "lora" not in name}
+    if tables:
+        tensors |= zip(("embed_codes", "head_codes"), tables.values(), strict=True)
+    if tables and family == "v2":
+        model.embed_audio_tokens.embed_audio_tokens.weight = tensors["embed_codes"]
+    modules = adapted(model, trained, "body." if family == "v3" else "model.")
+    assert len(modules) == (len(trained) - len(tables)) // 2 == len(MODULES) * 2 + (6 if family == "v2" else 0)
     expected = sum(their_losses(made, model, tensors, row, takes) for row in rows) / network.targets(rows)
     expected.backward()
     groups = together(rows)
-    assert network.losses(groups).codes == pytest.approx(expected.item(), rel=1e-5)
+    assert network.loss(groups) == pytest.approx(expected.item(), rel=1e-5)
     network.accumulate(groups)
     ours = network.adapter(network.grad)
     for name, module in modules.items():
         for half, parameter in (("lora_A", module.a), ("lora_B", module.b)):
             error = (ours[f"{name}.{half}.weight"] - parameter.grad).norm()
             assert error <= 1e-4 * parameter.grad.norm(), f"{name} {half}"
+    for name, table in tables.items():
+        assert (ours[name] - table.grad).norm() <= 1e-4 * table.grad.norm(), name
+    assert len(tables) == 2 * codes_in_full
 
 
 def test_steps_are_those_of_torch_s_adamw(room):
@@ -204,7 +215,7 @@ def test_learning_lowers_the_loss_and_repeats_to_the_bit(room):
     for _ in range(2):
         with made.network() as network:
             groups = together(made.rows())
-            losses = [network.learn(groups, 5e-3, step).codes for step in range(1, 16)]
+            losses = [network.learn(groups, 5e-3, step) for step in range(1, 16)]
             runs.append((losses, network.numbers.clone()))
     assert runs[0][0] == runs[1][0] and torch.equal(runs[0][1], runs[1][1])
     assert runs[0][0][-1] < 0.8 * runs[0][0][0]
@@ -239,7 +250,7 @@ def test_a_quantised_base_is_dequantised_as_it_is_used(room, dtype):
 def test_sharpness_is_taken_back_in_the_loss(room):
     made = room()
     groups = together(made.rows())
-    losses = [made.network(sharpness=sharpness).losses(groups).codes for sharpness in (1.0, 3.0)]
+    losses = [made.network(sharpness=sharpness).loss(groups) for sharpness in (1.0, 3.0)]
     assert losses[1] < losses[0]  # random logits, flatter
 
 
@@ -255,7 +266,25 @@ def test_closing_leaves_nothing(room, left_behind):
 
 def test_planned_bytes_cover_weights_and_moments(room):
     made = room("embedded")
-    network = made.network()
-    planned = planned_bytes(made.checkpoint, made.config, CPU, torch.float32, RANK)
-    held = network.pool.live_bytes()
-    assert held < planned < held + (1 << 30)
+    planned = []
+    for codes_in_full in (False, True):
+        network = made.network(codes_in_full=codes_in_full)
+        planned.append(planned_bytes(made.checkpoint, made.config, CPU, torch.float32, RANK, codes_in_full))
+        held = network.pool.live_bytes()
+        assert held < planned[-1] < held + (1 << 30)
+    assert planned[1] - planned[0] >= 4 * 4 * 2 * 8208 * 512  # numbers, gradient, two moments, of two tables
+
+
+@pytest.mark.parametrize("family", ["v3", "v2", "embedded"])
+def test_codes_in_full_begin_with_the_model_s_own(room, family):
+    """A loss at no strength is the untouched model's, also after steps that change both tables, apart."""
+    made = room(family)
+    groups = together(made.rows())
+    plain = made.network().loss(groups)
+    with made.network(codes_in_full=True) as network:
+        assert network.loss(groups) == pytest.approx(plain, rel=1e-6)
+        losses = [network.learn(groups, 1e-3, step) for step in range(1, 6)]
+        *_, embedding, head = network.adapter(network.numbers).values()
+        assert losses[-1] < losses[0] and embedding.shape == head.shape and not torch.equal(embedding, head)
+        assert network.loss(groups, 0.0) == pytest.approx(plain, rel=1e-5)
+        assert network.loss(groups, 0.5) not in (plain, losses[-1])

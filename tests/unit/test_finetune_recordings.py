@@ -155,3 +155,21 @@ def test_whisper_writes_down_a_long_recording_between_its_pauses(tmp_path, codec
     heard = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors", whisper)
     assert len(heard.utterances) >= 3 and all(one.text for one in heard.utterances)
     assert heard.utterances[1].name.startswith("talk.wav at ")
+
+
+def test_a_clip_in_which_two_people_speak_is_refused(tmp_path, codec):
+    """Beside clips of the first one. A clip of hers that is joined from two is not."""
+
+    def part(name, start, stop):
+        wav, rate = soundfile.read(BUILT_IN_CLIPS / f"{name}.flac", dtype="float32")
+        return wav[int(start * rate) : int(stop * rate)]
+
+    for at, (first, second) in enumerate((((0, 3), (3, 6)), ((0, 4), (2, 6)), ((1, 4), (0, 3)), ((2, 6), (0, 4)))):
+        soundfile.write(tmp_path / f"{at}.wav", np.concatenate([part("amber", *first), part("amber", *second)]), 24_000)
+    soundfile.write(tmp_path / "two.wav", np.concatenate([part("amber", 0, 3), part("henry", 0, 5)]), 24_000)
+    for path in tmp_path.glob("*.wav"):
+        path.with_suffix(".txt").write_text(TEXT)
+    for _ in range(2):  # and again when the codes are kept
+        heard = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors")
+        assert [one.name for one in heard.utterances] == [f"{at}.wav" for at in range(4)]
+        assert heard.refused.keys() == {"two.wav"} and "Two people seem to speak" in heard.refused["two.wav"]

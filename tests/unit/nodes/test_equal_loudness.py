@@ -40,10 +40,17 @@ def voices(engine) -> list[Voice]:
     return [engine.encode_voice(*read_clip(clips[at % len(clips)]), None, str(at)) for at in range(len(TEXTS))]
 
 
+@pytest.fixture(scope="module")
+def patchers():
+    """Patchers of earlier tests. One that is collected unloads the engine, which the next test may be using."""
+    return []
+
+
 @pytest.fixture
-def spoken(load_module, engine, voices, tmp_path):
+def spoken(load_module, engine, voices, patchers, tmp_path):
     """spoken(node, **settings) -> the waves [n] of the ten texts."""
     patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")
+    patchers.append(patcher)
 
     def alone(module, node, text_of, **settings):
         execute = getattr(load_module(module), node).execute

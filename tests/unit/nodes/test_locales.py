@@ -35,6 +35,8 @@ NAMES = {
     "int8",
     "int4",
     "cpu",
+    "model",
+    "port",
     "Nguyen = Win",
     "3:1, 7:2",
     "1, 3-5",

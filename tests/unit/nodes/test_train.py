@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED_NAME, HiggsError, TrainParams, TrainProgress, TrainReport
+from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED_NAME, Adapter, HiggsError, TrainParams, TrainProgress, TrainReport
 from higgs_tts.engine.finetune.audition import Trial
 from higgs_tts.tests.peft_files import write_adapter
 
@@ -46,9 +46,10 @@ def calls(module, monkeypatch, clips):
         shutil.copy(out.parent / "made" / "adapter_model.safetensors", out)
         shutil.copy(out.parent / "made" / "adapter_config.json", out.with_suffix(".json"))
         speech = types.SimpleNamespace(wav=torch.zeros(24000), doubts=())
-        entry = {"step": 2, "loss": 4.5, "held_out": 5.0, "doubts": 1, "endless": False}
-        trial = Trial((speech, speech), "")
-        return TrainReport(out, "5.0 minutes of speech in 60 clips", {"bad.wav": "It is silent."}, 2, [entry], trial)
+        trial = Trial(0.65, (speech, speech))
+        entry = {"step": 2, "loss": 4.5, "held_out": 5.0, "trials": [trial.entry()]}
+        told = "5.0 minutes of speech in 60 clips", {"bad.wav": "It is silent."}, 2
+        return TrainReport(out, *told, Trial(0.0, (speech,)).entry(), [entry], 12.0, trial)
 
     module.EMBEDDED = __import__("higgs_tts.engine", fromlist=["EMBEDDED"]).EMBEDDED
     monkeypatch.setattr(module, "train", train)
@@ -60,11 +61,14 @@ def test_it_trains_and_adds_the_lora_to_the_model(module, model, calls, clips, t
     adapted, audio, losses, info = given.args
     out = tmp_path / "models" / "loras" / "my anna.safetensors"
     assert calls == [(clips, out, TrainParams(4, 1e-4, 8), None)]
-    assert [adapter.path for adapter in adapted.engine.config.adapters] == [str(out)]
+    assert adapted.engine.config.adapters == (Adapter(str(out), 0.65),)
     assert audio["waveform"].shape == (1, 1, 48000) and losses == {"loss": [4.5]}
-    assert "Trained on 5.0 minutes of speech in 60 clips. Kept the LoRA of step 2." in info
+    assert (
+        "Trained on 5.0 minutes of speech in 60 clips. Kept the LoRA of step 2, which is best at a strength of 0.65"
+        in info
+    )
     assert "Warning: bad.wav was left out. It is silent." in info
-    assert "Step 2: loss 4.50, of held-out clips 5.00" in info
+    assert "Step 2: loss 4.50, of held-out clips 5.00. Strength 0.65: 0 doubtful words" in info
 
 
 def test_an_unchanged_lora_is_not_trained_again(module, model, calls, clips):
