@@ -409,10 +409,10 @@ def test_several_clips_make_one_voice(comfy, workflow):
 
 @pytest.mark.parametrize("name", ["speak", "clone_voice", "long_narration", "dialogue"])
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
-    """Unmodified, with the pack's own checkpoint. Voice Cloning needs an uploaded clip first."""
+    """Unmodified, with the pack's own checkpoint. Voice Cloning needs a clip first."""
     clip = ROOT / "engine" / "voice" / "built_in" / "oliver.flac"
     shutil.copy(clip, fresh.base / "input" / "mine.flac")
-    outcome = fresh.run(template(name, LoadAudio={"audio": "mine.flac"}))
+    outcome = fresh.run(template(name, HiggsTTSVoice={"clip": "mine.flac"}))
     info = outcome.text()
     assert "Complete." in info and "Model: embedded (small, English)" in info, info
     wave, rate = outcome.audio()
