@@ -170,10 +170,10 @@ def whispers() -> list[str]:
 
 
 def _whisper(name: str) -> Path | None:
-    whispers_here = find_whispers(folders.registered(folders.WHISPER))
-    if name != NO_WHISPER and name not in whispers_here:
+    installed = find_whispers(folders.registered(folders.WHISPER))
+    if name != NO_WHISPER and name not in installed:
         raise HiggsError(f"there is no {str(name)[:80]!r} in models/{folders.WHISPER}. Put it there and press R.")
-    return whispers_here.get(name)
+    return installed.get(name)
 
 
 def _recordings(name: str) -> Path:

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,13 @@ log = logging.getLogger("higgs_tts")
 
 _BETAS, _EPS, _DECAY, _CLIP = (0.9, 0.95), 1e-8, 0.01, 1.0  # of AdamW; the largest norm of a gradient
 _PADDED = "tokens codes is_code targets".split()
+
+
+class Losses(NamedTuple):
+    """Mean cross entropy in nats of all codes, and of those that end a codebook alone."""
+
+    codes: float
+    ends: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +98,7 @@ class Network:
             self.numbers, self.grad, self.first, self.second = (
                 torch.zeros(total, device=self.device) for _ in range(4)
             )
-            self._report = torch.zeros(2, device=self.device)
+            self._report = torch.zeros(4, device=self.device)
             self._rates = torch.zeros(3, device=self.device)  # learning rate, and what is left of the moments' bias
         self.pool.adopt([self._text, self._norm, self.numbers, self.grad, self.first, self.second])
         self.pool.adopt([self._report, self._rates, self.talker.cos, self.talker.sin, self.talker.offsets])
@@ -174,8 +182,8 @@ class Network:
         """Return the number of codes that rows teach."""
         return sum(int((row.targets != IGNORED).sum()) for row in rows)
 
-    def learn(self, groups: Sequence[list[TrainingRow]], rate: float, step: int) -> float:
-        """Take one step on rows, in groups of one size. step: from 1. Returns the loss before it, in nats per code.
+    def learn(self, groups: Sequence[list[TrainingRow]], rate: float, step: int) -> Losses:
+        """Take one step on rows, in groups of one size. step: from 1. Returns the losses before it.
 
         On a GPU, the first step with rows of a size captures it.
         """
@@ -184,7 +192,7 @@ class Network:
         rates = [rate, *(1.0 / (1.0 - beta**step) for beta in _BETAS)]
         send(torch.tensor(rates), self._rates)
         self._step() if self._update is None else self._update.replay()
-        return self._mean()
+        return self._losses()
 
     def accumulate(self, groups: Sequence[list[TrainingRow]]) -> None:
         """Add to `grad` the gradient of the mean loss over all codes that these rows teach."""
@@ -196,8 +204,8 @@ class Network:
             else:
                 self._backward(batch)
 
-    def loss(self, groups: Sequence[list[TrainingRow]], strength: float = 1.0) -> float:
-        """Return the loss of rows with the adapter at a strength, without learning them."""
+    def losses(self, groups: Sequence[list[TrainingRow]], strength: float = 1.0) -> Losses:
+        """Return the losses of rows with the adapter at a strength, without learning them."""
         changes, tables = self.changes, self._tables
         self.changes = {one: replace(change, factor=change.factor * strength) for one, change in changes.items()}
         with torch.no_grad():
@@ -208,7 +216,7 @@ class Network:
                     self._loss(self._filled(rows, 0.0))
         finally:
             self.changes, self._tables = changes, tables
-        return self._mean()
+        return self._losses()
 
     def shifted(self, rows: list[TrainingRow], shifts: Sequence[int]) -> list[float]:
         """Return the cross entropy of rows of one size, with their codes moved by so many positions."""
@@ -222,14 +230,15 @@ class Network:
             means.append(float(F.cross_entropy(scores.flatten(0, 1), moved.flatten(), ignore_index=IGNORED)))
         return means
 
-    def _mean(self) -> float:
-        total, count = self._report.tolist()
+    def _losses(self) -> Losses:
+        total, count, ends, end_count = self._report.tolist()
         self._report.zero_()
-        return total / max(1.0, count)
+        return Losses(total / max(1.0, count), ends / max(1.0, end_count))
 
     def _filled(self, rows: list[TrainingRow], scale: float) -> Batch:
-        """Put rows of one size into the batch of that size, padded with rows that teach nothing. A CPU pads no more
-        than the rows differ, for nothing is captured there.
+        """Put rows of one size into the batch of that size, padded with rows that teach nothing.
+
+        A CPU captures nothing, so it pads rows to the longest only.
         """
         on_cpu, books = self.device.type == "cpu", rows[0].codes.shape[1]
         shape = (len(rows), max(len(row.tokens) for row in rows)) if on_cpu else shape_of(rows)
@@ -267,7 +276,9 @@ class Network:
         targets = batch.targets.flatten()
         each = F.cross_entropy(self._logits(batch).flatten(0, 1), targets, ignore_index=IGNORED, reduction="none")
         with torch.no_grad():
-            self._report += torch.stack([each.sum(), (targets != IGNORED).sum()])
+            is_end = targets == EOC
+            kinds = [each, targets != IGNORED, torch.where(is_end, each, 0.0), is_end]
+            self._report += torch.stack([kind.float().sum() for kind in kinds])
         return each.sum()
 
     def _backward(self, batch: Batch) -> None:

@@ -96,7 +96,8 @@ class TrainReport:
     def curves(self) -> list[str]:
         """Return a sentence per trial: its losses, and what was heard at each strength."""
         return [
-            f"Step {entry['step']}: loss {entry['loss']:.2f}, of held-out clips {entry['held_out']:.2f}. "
+            f"Step {entry['step']}: loss {entry['loss']:.2f} (ends {entry['ends']:.2f}), of held-out clips "
+            f"{entry['held_out']:.2f} ({entry['held_out_ends']:.2f}). "
             + "; ".join(f"Strength {one['strength']:g}: {_words(one)}" for one in entry["trials"])
             for entry in self.history
         ]
@@ -270,18 +271,19 @@ class _Training:
                 self._check_shift(network)
             losses, stop = [], min(params.steps, state.step + self._every)
             while state.step < stop:
-                on_progress(self._progress("Learning", losses[-1] if losses else math.nan))
+                on_progress(self._progress("Learning", losses[-1].codes if losses else math.nan))
                 losses.append(network.learn(self._lessons.step(state.step), self._rate(state.step), state.step + 1))
-                if not math.isfinite(losses[-1]):
+                if not math.isfinite(losses[-1].codes):
                     raise HiggsError(
                         f"The loss of step {state.step + 1} is not a number. Choose a lower learning rate than "
                         f"{params.learning_rate:.2g}. The best LoRA so far stays."
                     )
                 state.step += 1
             rows = self._lessons.test()
-            tests = [network.loss(rows, strength) for strength in STRENGTHS]
-            mean = sum(losses) / len(losses)
-            state.history.append({"step": state.step, "loss": mean, "held_out": tests[0], "held_out_at": tests})
+            tests = [network.losses(rows, strength) for strength in STRENGTHS]
+            codes, ends = (sum(each) / len(losses) for each in zip(*losses, strict=True))
+            entry = {"step": state.step, "loss": codes, "ends": ends, "held_out_ends": tests[0].ends}
+            state.history.append(entry | {"held_out": tests[0].codes, "held_out_at": [one.codes for one in tests]})
             state.tensors = {name: getattr(network, name).cpu().clone() for name in NUMBERS}
             self._note = network.note
             return network.adapter(state.tensors["numbers"])

@@ -97,7 +97,7 @@ def test_small_cards_hold_a_training_of_the_published_size(tmp_path, dtype, left
         network.start(0)
         for step, groups in enumerate((*steps(), [[row(2040, 1)]]), 1):
             network.learn(groups, 1e-5, step)
-        network.loss(steps()[0])
+        network.losses(steps()[0])
         peak, note = torch.cuda.max_memory_allocated() - taken.numel(), network.note
     del network
     del taken
@@ -125,7 +125,7 @@ def test_closing_gives_every_byte_back(folders, runner):
         with network_of(folders["v3"], runner=runner) as network:
             for at, groups in enumerate(steps(), 1):
                 network.learn(groups, 1e-3, at)
-            network.loss(steps()[0])
+            network.losses(steps()[0])
         del network
         free.append(free_bytes())
     assert free[1] == free[2] == free[0]  # the first time, libraries load what the process keeps

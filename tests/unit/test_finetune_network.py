@@ -1,5 +1,7 @@
 """The network in training: equal to prefill, to transformers with autograd, and to torch's AdamW."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -157,6 +159,16 @@ def by_ids(model, x, row):
     return model(input_ids=ids[None], **given).last_hidden_state[0]
 
 
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_the_codes_that_end_a_codebook_have_a_loss_of_their_own(room, family):
+    made = room(family)
+    network, rows = shaken(made.network()), made.rows()
+    losses = network.losses(together(rows))
+    ends = [replace(row, targets=row.targets.where(row.targets == EOC, IGNORED)) for row in rows]
+    assert losses.ends == pytest.approx(network.losses(together(ends)).codes, rel=1e-5)
+    assert losses.ends != pytest.approx(losses.codes, rel=1e-3)
+
+
 @pytest.mark.parametrize(("family", "reference", "takes"), [("v3", qwen, by_embeds), ("v2", llama, by_ids)])
 @pytest.mark.parametrize("codes_in_full", [False, True])
 def test_loss_and_gradients_equal_autograd_through_transformers(room, family, reference, takes, codes_in_full):
@@ -179,7 +191,7 @@ def test_loss_and_gradients_equal_autograd_through_transformers(room, family, re
     expected = sum(their_losses(made, model, tensors, row, takes) for row in rows) / network.targets(rows)
     expected.backward()
     groups = together(rows)
-    assert network.loss(groups) == pytest.approx(expected.item(), rel=1e-5)
+    assert network.losses(groups).codes == pytest.approx(expected.item(), rel=1e-5)
     network.accumulate(groups)
     ours = network.adapter(network.grad)
     for name, module in modules.items():
@@ -215,7 +227,7 @@ def test_learning_lowers_the_loss_and_repeats_to_the_bit(room):
     for _ in range(2):
         with made.network() as network:
             groups = together(made.rows())
-            losses = [network.learn(groups, 5e-3, step) for step in range(1, 16)]
+            losses = [network.learn(groups, 5e-3, step).codes for step in range(1, 16)]
             runs.append((losses, network.numbers.clone()))
     assert runs[0][0] == runs[1][0] and torch.equal(runs[0][1], runs[1][1])
     assert runs[0][0][-1] < 0.8 * runs[0][0][0]
@@ -250,7 +262,7 @@ def test_a_quantised_base_is_dequantised_as_it_is_used(room, dtype):
 def test_sharpness_is_taken_back_in_the_loss(room):
     made = room()
     groups = together(made.rows())
-    losses = [made.network(sharpness=sharpness).loss(groups) for sharpness in (1.0, 3.0)]
+    losses = [made.network(sharpness=sharpness).losses(groups).codes for sharpness in (1.0, 3.0)]
     assert losses[1] < losses[0]  # random logits, flatter
 
 
@@ -280,11 +292,11 @@ def test_codes_in_full_begin_with_the_model_s_own(room, family):
     """A loss at no strength is the untouched model's, also after steps that change both tables, apart."""
     made = room(family)
     groups = together(made.rows())
-    plain = made.network().loss(groups)
+    plain = made.network().losses(groups).codes
     with made.network(codes_in_full=True) as network:
-        assert network.loss(groups) == pytest.approx(plain, rel=1e-6)
-        losses = [network.learn(groups, 1e-3, step) for step in range(1, 6)]
+        assert network.losses(groups).codes == pytest.approx(plain, rel=1e-6)
+        losses = [network.learn(groups, 1e-3, step).codes for step in range(1, 6)]
         *_, embedding, head = network.adapter(network.numbers).values()
         assert losses[-1] < losses[0] and embedding.shape == head.shape and not torch.equal(embedding, head)
-        assert network.loss(groups, 0.0) == pytest.approx(plain, rel=1e-5)
-        assert network.loss(groups, 0.5) not in (plain, losses[-1])
+        assert network.losses(groups, 0.0).codes == pytest.approx(plain, rel=1e-5)
+        assert network.losses(groups, 0.5).codes not in (plain, losses[-1])

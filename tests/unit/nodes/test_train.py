@@ -47,7 +47,7 @@ def calls(module, monkeypatch, clips):
         shutil.copy(out.parent / "made" / "adapter_config.json", out.with_suffix(".json"))
         speech = types.SimpleNamespace(wav=torch.zeros(24000), doubts=())
         trial = Trial(0.65, (speech, speech))
-        entry = {"step": 2, "loss": 4.5, "held_out": 5.0, "trials": [trial.entry()]}
+        entry = {"step": 2, "loss": 4.5, "ends": 1.5, "held_out": 5.0, "held_out_ends": 2.0, "trials": [trial.entry()]}
         told = "5.0 minutes of speech in 60 clips", {"bad.wav": "It is silent."}, 2
         return TrainReport(out, *told, Trial(0.0, (speech,)).entry(), [entry], 12.0, trial)
 
@@ -68,7 +68,7 @@ def test_it_trains_and_adds_the_lora_to_the_model(module, model, calls, clips, t
         in info
     )
     assert "Warning: bad.wav was left out. It is silent." in info
-    assert "Step 2: loss 4.50, of held-out clips 5.00. Strength 0.65: 0 doubtful words" in info
+    assert "Step 2: loss 4.50 (ends 1.50), of held-out clips 5.00 (2.00). Strength 0.65: 0 doubtful words" in info
 
 
 def test_an_unchanged_lora_is_not_trained_again(module, model, calls, clips):
@@ -76,7 +76,7 @@ def test_an_unchanged_lora_is_not_trained_again(module, model, calls, clips):
     node.execute(model, "anna", "my anna")
     first = node.fingerprint_inputs("anna", "my anna")
     assert node.fingerprint_inputs("anna", "my anna") == first
-    (clips / "more.txt").write_text("Hello.")
+    (clips / "more.txt").write_text("Hello.", encoding="utf-8")
     assert node.fingerprint_inputs("anna", "my anna") != first
     changed = node.fingerprint_inputs("anna", "my anna")
     calls[0][1].unlink()
