@@ -497,8 +497,9 @@ def test_voices_can_be_listed_heard_and_chosen(open_listener, vue):
 
 
 def test_the_player_says_why_it_waits_after_the_first_chunk(classic):
-    """Chunks after the first are played once they are complete."""
+    """Chunks after the first are played once they are complete, and a fast machine completes them in time."""
     classic.open(text=LONG * 4, chunk_seconds=20, retries=2)
+    classic.comfy.get("/higgs_probe/slow?seconds=0.1")
     page = classic.page
     page.evaluate("""() => {
         window.waits = []
@@ -510,6 +511,7 @@ def test_the_player_says_why_it_waits_after_the_first_chunk(classic):
         "() => waits.some((said) => said?.startsWith('Waiting for the next part: '))", timeout=240_000
     )
     classic.browser.shoot("waiting")
+    classic.comfy.get("/higgs_probe/slow?seconds=0")
     page.locator(".higgs-stop").click()
     classic.until_done()
     assert classic.browser.faults == []

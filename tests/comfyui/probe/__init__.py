@@ -113,7 +113,7 @@ async def doubt(request):
 async def hour(request):
     """Stream so many seconds of noise, as if a node of this client had spoken them."""
     seconds, client = int(request.query["seconds"]), request.query["client"]
-    (events,) = [module for name, module in sys.modules.items() if name.endswith("Higgs-TTS.nodes.events")]
+    (events,) = [module for name, module in sys.modules.items() if name.endswith("Higgs-TTS.nodes.page.events")]
     wav, server = torch.rand(24000) - 0.5, PromptServer.instance
     server.client_id, server.last_node_id = client, "2"
 
@@ -128,6 +128,25 @@ async def hour(request):
     await asyncio.to_thread(speak)
     server.client_id = server.last_node_id = None
     return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/higgs_probe/slow")
+async def slow(request):
+    """Have each step of decoding take so many seconds more from now on."""
+    (scheduler,) = [module for name, module in sys.modules.items() if name.endswith("engine.decode.scheduler")]
+    if slow.seconds is None:
+        real = scheduler.Scheduler.step
+
+        def step(self):
+            time.sleep(slow.seconds)
+            return real(self)
+
+        scheduler.Scheduler.step = step
+    slow.seconds = float(request.query["seconds"])
+    return web.json_response({})
+
+
+slow.seconds = None
 
 
 class Pressure:
