@@ -84,14 +84,14 @@ async def call(
         if leave_after == 0:
             raise Left
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        status, chunked, heard = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
+        status, chunked, received = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
         async for part in _chunks(reader) if chunked else _rest(reader):
-            heard += len(part)
+            received += len(part)
             answer.body += part
             hear(answer, len(part))
-            if leave_after is not None and heard >= leave_after:
+            if leave_after is not None and received >= leave_after:
                 raise Left
-        answer.status, answer.samples = status, heard // SAMPLE_BYTES
+        answer.status, answer.samples = status, received // SAMPLE_BYTES
     except (ConnectionError, asyncio.IncompleteReadError):
         pass  # status stays 0
     finally:
@@ -242,7 +242,7 @@ def body_of(kind: str, number: int, words: random.Random) -> bytes:
 
 async def soak(port: int, requests: int, clients: int) -> dict:
     """Make calls of every kind in random order, many at once: whole, streamed, batches, bad, callers who leave."""
-    kinds, told = random.Random(requests), Counter()
+    kinds, counts = random.Random(requests), Counter()
     left = iter(range(requests))
 
     async def one(number: int):
@@ -255,29 +255,29 @@ async def soak(port: int, requests: int, clients: int) -> dict:
         try:
             answer = await asyncio.wait_for(call(port, data, leave_after=leave, batch=batch), PATIENCE)
         except Left:
-            told["cancels"] += 1
+            counts["cancels"] += 1
             return
         except (asyncio.TimeoutError, TimeoutError):
-            told["hung"] += 1
+            counts["hung"] += 1
             return
         wanted = (400, 404) if kind == "bad" else (200,)
-        told["bad" if kind == "bad" else "spoken"] += 1
-        told["batches"] += batch
-        told["wrong"] += answer.status not in wanted or (batch and not is_right(answer.body))
+        counts["bad" if kind == "bad" else "spoken"] += 1
+        counts["batches"] += batch
+        counts["wrong"] += answer.status not in wanted or (batch and not is_right(answer.body))
 
     async def text(words: random.Random):
         phase = words.choice(PHASES)
         caller = TextCaller(words, phase, words.choice(WAYS))
-        told["texts"] += 1
+        counts["texts"] += 1
         try:
             await asyncio.wait_for(caller.run(port), PATIENCE)
         except Gone:
-            told["cancels"] += 1
+            counts["cancels"] += 1
         except (asyncio.TimeoutError, TimeoutError):
-            told["hung"] += 1
+            counts["hung"] += 1
         else:
-            told["spoken"] += 1
-        told["wrong"] += not caller.is_right
+            counts["spoken"] += 1
+        counts["wrong"] += not caller.is_right
         interrupts[phase] += caller.is_cut
 
     async def caller():
@@ -286,8 +286,8 @@ async def soak(port: int, requests: int, clients: int) -> dict:
 
     interrupts: Counter[str] = Counter()
     await asyncio.gather(*(caller() for _ in range(clients)))
-    counts = {key: told[key] for key in ("spoken", "cancels", "bad", "batches", "texts", "wrong", "hung")}
-    return {"requests": requests, **counts, "interrupts": {phase: interrupts[phase] for phase in PHASES[:-1]}}
+    listed = {key: counts[key] for key in ("spoken", "cancels", "bad", "batches", "texts", "wrong", "hung")}
+    return {"requests": requests, **listed, "interrupts": {phase: interrupts[phase] for phase in PHASES[:-1]}}
 
 
 async def compare(port: int, clients: int, seconds: float, path: pathlib.Path) -> dict:
@@ -303,8 +303,10 @@ async def compare(port: int, clients: int, seconds: float, path: pathlib.Path) -
 
     if not path.is_file():
         answers = [await ask(number) for number in range(COMPARED)]
-        path.write_text(json.dumps([(len(one.body), hashlib.sha256(one.body).hexdigest()) for one in answers]))
-    wanted, told, numbers = json.loads(path.read_text()), Counter(), itertools.count()
+        path.write_text(
+            json.dumps([(len(one.body), hashlib.sha256(one.body).hexdigest()) for one in answers]), encoding="utf-8"
+        )
+    wanted, counts, numbers = json.loads(path.read_text(encoding="utf-8")), Counter(), itertools.count()
     began = time.perf_counter()
 
     async def caller():
@@ -313,16 +315,16 @@ async def compare(port: int, clients: int, seconds: float, path: pathlib.Path) -
             answer = await ask(number)
             length, digest = wanted[number]
             if answer.status != 200:
-                told["errors"] += 1
+                counts["errors"] += 1
                 await asyncio.sleep(0.1)
             elif hashlib.sha256(answer.body).hexdigest() == digest:
-                told["right"] += 1
+                counts["right"] += 1
             else:
-                told["silent_short" if len(answer.body) < length else "wrong"] += 1
+                counts["silent_short" if len(answer.body) < length else "wrong"] += 1
 
     await asyncio.gather(*(caller() for _ in range(clients)))
-    rate = told["right"] / (time.perf_counter() - began)
-    return {"requests_s": round(rate, 2), **{key: told[key] for key in ("right", "wrong", "silent_short", "errors")}}
+    rate = counts["right"] / (time.perf_counter() - began)
+    return {"requests_s": round(rate, 2), **{key: counts[key] for key in ("right", "wrong", "silent_short", "errors")}}
 
 
 def is_right(body: bytes) -> bool:
@@ -337,16 +339,16 @@ def main() -> None:
     port, kind, *numbers = sys.argv[1:]
     if kind == "load":
         clients, warm, seconds, frames = map(float, numbers)
-        found = load(int(port), int(clients), warm, seconds, int(frames))
+        result = load(int(port), int(clients), warm, seconds, int(frames))
     elif kind == "open":
         rate, seconds, frames = map(float, numbers)
-        found = arrive(int(port), rate, seconds, int(frames))
+        result = arrive(int(port), rate, seconds, int(frames))
     elif kind == "compare":
         clients, seconds, path = numbers
-        found = compare(int(port), int(clients), float(seconds), pathlib.Path(path))
+        result = compare(int(port), int(clients), float(seconds), pathlib.Path(path))
     else:
-        found = soak(int(port), *map(int, numbers))
-    print(json.dumps(asyncio.run(found)))
+        result = soak(int(port), *map(int, numbers))
+    print(json.dumps(asyncio.run(result)))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=5.0, help="of --ray; one worker alone speaks a minute at most")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    result = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
     if given.load:
         rows, result["ws_first_ms"] = load(given)
         result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}

@@ -25,7 +25,7 @@ _STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
 _CLOSE = 2  # first windows whose frames are looked for at once: later ones come with more left to play, and in groups
-SHORT = 0.03  # seconds: with less left to play, a stream may run dry before its next window has come
+_SHORT = 0.03  # seconds: with less left to play, a stream may run dry before its next window has come
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
@@ -192,7 +192,7 @@ class Sound:
     @property
     def is_short(self) -> bool:
         """True if a listener who hears it may run out of sound soon."""
-        return self._sent > 0 and self.lead < SHORT
+        return self._sent > 0 and self.lead < _SHORT
 
     def deliver(self, samples: int) -> None:
         """Count its first samples that a listener now has."""

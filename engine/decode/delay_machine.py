@@ -20,9 +20,7 @@ class DelayMachine(Buffers):
     """Outputs, counters and end flags of B rows. A row that is done keeps stepping, but its steps do not count."""
 
     output: torch.Tensor = buffer("B", "K", fill=BOC, lasts=True)  # of the last step; embedded next
-    outputs: torch.Tensor = buffer(
-        "B", "N", "K", lasts=True
-    )  # of every step; the last slot of N = S + 1 is a dummy, never read
+    outputs: torch.Tensor = buffer("B", "N", "K", lasts=True)  # of every step; the last of N = S + 1 slots is a dummy
     output_base: torch.Tensor = buffer("B")  # flat index of a row's first output
     output_index: torch.Tensor = buffer("B")
     num_generated: torch.Tensor = buffer("B", lasts=True)  # outputs so far

@@ -31,9 +31,7 @@ class Sampler(Buffers):
     inverse_temperature: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=1, lasts=True)
     noise_scale: torch.Tensor = buffer("B", 1, 1, dtype=FP32, lasts=True)  # 0: greedy
     top_p: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=KEEP_ALL, lasts=True)
-    top_k_index: torch.Tensor = buffer(
-        "B", "K", 1, fill=CODE_VOCAB - 1, lasts=True
-    )  # rank of the last code that top-k keeps
+    top_k_index: torch.Tensor = buffer("B", "K", 1, fill=CODE_VOCAB - 1, lasts=True)  # last rank that top-k keeps
     suppress_specials: torch.Tensor = buffer("B", dtype=BOOL, lasts=True)
     sequence_index: torch.Tensor = buffer("B", lasts=True)  # part of the noise counter
     round_keys: torch.Tensor = buffer("B", ROUNDS, 2, lasts=True)  # Philox keys derived from the seed

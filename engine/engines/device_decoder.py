@@ -83,8 +83,10 @@ class DeviceSession:
             self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
             self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
-            first = self._waveform.first_frames
-            self._scheduler = Scheduler(runner, prefixes, first, _is_in_order(loaded), self._runs_short)
+            first, in_order = self._waveform.first_frames, _is_in_order(loaded)
+            self._scheduler = Scheduler(
+                runner, prefixes, first_frames=first, in_order=in_order, runs_short=self._runs_short
+            )
 
     @property
     def report(self) -> SessionReport:

@@ -21,7 +21,7 @@ from ..prompt.chunking import estimate_seconds
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
-from ..words.letters import misheard
+from ..words.whisper_check import misheard
 from .lessons import references
 from .rows import Utterance
 

@@ -1,4 +1,4 @@
-"""What a training changes: which matrices, under which names in a file, and the memory that this takes."""
+"""The matrices that a training changes, their names in a file, and the memory needed."""
 
 from __future__ import annotations
 

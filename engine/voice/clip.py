@@ -1,4 +1,4 @@
-"""Reference clips: reading, cutting, and conversion to 24 kHz mono. What a clip is good for: reference.py."""
+"""Reference clips: reading, cutting, and conversion to 24 kHz mono. Checks: reference.py."""
 
 from __future__ import annotations
 

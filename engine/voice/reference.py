@@ -1,4 +1,4 @@
-"""What an encoder hears of a reference clip, and what the clip is good for."""
+"""Checks of reference clips, and the level at which they are encoded."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 
 import numpy as np
 import torch
@@ -80,10 +79,3 @@ def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, in
         for number in held:
             shares[token, number] += 1 / len(held)
     return torch.from_numpy(shares) if len(words) and shares.any(0).all() else None
-
-
-def misheard(text: str, heard: str) -> int:
-    """Return how many words of a text were understood otherwise or not at all."""
-    words, got = (["".join(filter(str.isalnum, word.casefold())) for word in words_of(one)] for one in (text, heard))
-    blocks = SequenceMatcher(None, words, got, autojunk=False).get_matching_blocks()
-    return len(words) - sum(block.size for block in blocks)

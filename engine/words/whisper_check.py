@@ -65,7 +65,7 @@ def judge_written(
     words, sentences = words_and_sentences(text)
     expected, got = [*map(_plain, words)], [*map(_plain, words_of(written))]
     matcher = SequenceMatcher(None, expected, got, autojunk=False)
-    if sum(block.size for block in matcher.get_matching_blocks()) < _ALIKE * len(words):
+    if _matched(matcher) < _ALIKE * len(words):
         return None
     doubts = [
         Doubt(kind, " ".join(words[first:stop]), (first, stop), (edges[first], edges[stop]))
@@ -78,6 +78,16 @@ def judge_written(
     fixed = (count, edges[-1]) if was_heard else (0, 0)
     mended = () if was_heard else passages_of(doubts, own, spoken, starts, fixed)
     return Verdict("whisper", tuple(starts), mended, fixed[1], tuple(doubts) if was_heard else ())
+
+
+def misheard(text: str, written: str) -> int:
+    """Return how many words of a text were written down otherwise or not at all."""
+    expected, got = ([*map(_plain, words_of(one))] for one in (text, written))
+    return len(expected) - _matched(SequenceMatcher(None, expected, got, autojunk=False))
+
+
+def _matched(matcher: SequenceMatcher) -> int:
+    return sum(block.size for block in matcher.get_matching_blocks())
 
 
 def _differences(matcher: SequenceMatcher, expected: list[str], got: list[str]) -> Iterator[tuple[str, int, int]]:

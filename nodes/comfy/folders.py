@@ -74,7 +74,7 @@ def below_output(name: str) -> Path:
 def output_pattern(pattern: str) -> str:
     """Return a pattern of Save nodes without blanks around it, such as audio/%year%/speech.
 
-    Raises HiggsError if it is empty, leads out of ComfyUI's output folder, or is no name on every system.
+    Raises HiggsError if it is empty, leads out of ComfyUI's output folder, or is not a valid name on every system.
     """
     plain = pattern.strip()
     if not portable_parts(plain):

@@ -154,7 +154,11 @@ def test_turns_without_words_are_silent(engine, tmp_path):
     book = read_book_text(text, "Book").said_as(read_pronunciations("Hmm = [pause 1]"))
     report = narrate(engine, book, tmp_path, params=PARAMS)
     assert [file.name for file in report.files] == ["01 One.flac", "02 Two.flac"]
-    assert "Hello there." in (srt := (tmp_path / "01 One.srt").read_text()) and "Good bye." in srt and "Hmm" not in srt
+    assert (
+        "Hello there." in (srt := (tmp_path / "01 One.srt").read_text(encoding="utf-8"))
+        and "Good bye." in srt
+        and "Hmm" not in srt
+    )
     assert narrate(engine, book, tmp_path, params=PARAMS).frames == 0
 
 
@@ -713,7 +717,7 @@ def test_missing_pyav_is_reported_before_any_speech(tmp_path, monkeypatch):
 
 
 def test_an_unwritable_folder_is_named(tmp_path):
-    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "file").write_text("no folder", encoding="utf-8")
     with pytest.raises(HiggsError, match="could not be written"):
         narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path / "file", {"": Voice(torch.zeros(50, 8).long())})
 
@@ -765,7 +769,7 @@ def test_a_damaged_list_counts_as_absent(tmp_path):
     voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
     narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     before = made_in(tmp_path)
-    (tmp_path / "book.json").write_text("{")
+    (tmp_path / "book.json").write_text("{", encoding="utf-8")
     report = narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
 

@@ -1,4 +1,4 @@
-"""What a clip is good for: the checks that the page shows and engines warn by."""
+"""The checks of a clip, which the page shows and engines warn by."""
 
 import math
 

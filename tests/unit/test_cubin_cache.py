@@ -70,7 +70,7 @@ def test_a_damaged_entry_is_recompiled(process, place, damage):
 
 def test_an_unwritable_folder_does_not_prevent_compiling(process, place, caplog):
     caplog.set_level("DEBUG", "higgs_tts")
-    place.write_text("a file in its place")
+    place.write_text("a file in its place", encoding="utf-8")
     build, compiled = process()
     assert build(SOURCE, "80", ()) and len(compiled) == 1
     assert str(place) in caplog.text

@@ -21,7 +21,7 @@ from higgs_tts.engine.finetune.run_state import RunState
 from higgs_tts.engine.preview import likeness
 from higgs_tts.engine.preview.likeness import likeness_to
 from higgs_tts.engine.talker import FAMILIES
-from higgs_tts.engine.words.letters import misheard
+from higgs_tts.engine.words.whisper_check import misheard
 from higgs_tts.tests.peft_files import tree_of
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
 from higgs_tts.tests.whisper_files import write_whisper
@@ -180,7 +180,7 @@ def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_p
         assert 0.3 < one["length"] < 3 and one["misheard"] > 0 and one["likeness"] == 0.9
     assert f"best at a strength of {report.trial.strength:g}" in str(report) and "Without it" in str(report)
     assert "The 1 trials took" in str(report) and report.listened > 0
-    card = (tmp_path / "v.md").read_text()
+    card = (tmp_path / "v.md").read_text(encoding="utf-8")
     assert f"strength {report.trial.strength:g}" in card
 
 
@@ -218,10 +218,10 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
         "adapter_config.json",
         "README.md",
     }
-    settings = json.loads((report.out / "adapter_config.json").read_text())
+    settings = json.loads((report.out / "adapter_config.json").read_text(encoding="utf-8"))
     assert (settings["peft_type"], settings["r"], settings["lora_alpha"]) == ("LORA", 2, 4.0)
     assert settings["target_modules"] == sorted("q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split())
-    card = (report.out / "README.md").read_text()
+    card = (report.out / "README.md").read_text(encoding="utf-8")
     assert "6 clips" in card and "library_name: peft" in card and "amber" not in card
     params = SamplingParams(max_frames=60, retries=0)
     heard = []

@@ -15,7 +15,7 @@ from higgs_tts.engine.finetune.utterances import utterances_of
 from higgs_tts.tests.whisper_files import write_whisper
 
 CPU = torch.device("cpu")
-TEXT = (BUILT_IN_CLIPS / "amber.txt").read_text().strip()
+TEXT = (BUILT_IN_CLIPS / "amber.txt").read_text(encoding="utf-8").strip()
 
 
 def sound(path, like="amber"):
@@ -31,9 +31,9 @@ def test_words_lie_beside_a_clip(tmp_path):
     sound(tmp_path / "a")
     sound(tmp_path / "deep" / "b")
     sound(tmp_path / "c")
-    (tmp_path / "a.txt").write_text("Hello\n there.")
-    (tmp_path / "deep" / "b.txt").write_text("Good day.")
-    (tmp_path / "notes.md").write_text("no clip")
+    (tmp_path / "a.txt").write_text("Hello\n there.", encoding="utf-8")
+    (tmp_path / "deep" / "b.txt").write_text("Good day.", encoding="utf-8")
+    (tmp_path / "notes.md").write_text("no clip", encoding="utf-8")
     assert texts(tmp_path) == {"a.flac": "Hello there.", "c.flac": "", str(Path("deep", "b.flac")): "Good day."}
 
 
@@ -49,7 +49,7 @@ def test_words_lie_beside_a_clip(tmp_path):
 def test_tables_name_clips_by_file_or_stem(tmp_path, table):
     for name in "ab":
         sound(tmp_path / "wavs" / name)
-    (tmp_path / "metadata.csv").write_text(table)
+    (tmp_path / "metadata.csv").write_text(table, encoding="utf-8")
     found, refused = find_recordings(tmp_path)
     assert [one.text for one in found] == ["He said no", "Bye."] and not refused
 
@@ -79,7 +79,7 @@ def test_what_is_wrong_in_a_folder_is_named(tmp_path):
     (tmp_path / "two.srt").write_text(
         "1\n00:00:00,000 --> 00:00:01,000\nANNA: Hi.\n\n2\n00:00:01,000 --> 00:00:02,000\nBEN: Ho.\n"
     )
-    (tmp_path / "list.csv").write_text("file,text\nmissing.wav,Hello.\n")
+    (tmp_path / "list.csv").write_text("file,text\nmissing.wav,Hello.\n", encoding="utf-8")
     found, refused = find_recordings(tmp_path)
     assert not found and "several speakers: ANNA, BEN" in refused["two.flac"]
     assert "1 of its rows name no sound file here: missing.wav" in refused["list.csv"]
@@ -106,7 +106,7 @@ def test_bad_clips_are_left_out_by_name_with_the_reason(tmp_path, codec):
     }.items():
         soundfile.write(tmp_path / f"{name}.wav", samples, rate)
         if name != "wordless":
-            (tmp_path / f"{name}.txt").write_text("Hi." if name == "other" else TEXT)
+            (tmp_path / f"{name}.txt").write_text("Hi." if name == "other" else TEXT, encoding="utf-8")
     (tmp_path / "broken.wav").write_bytes(b"RIFF")
     recordings, _ = find_recordings(tmp_path)
     heard = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors")
@@ -168,7 +168,7 @@ def test_a_clip_in_which_two_people_speak_is_refused(tmp_path, codec):
         soundfile.write(tmp_path / f"{at}.wav", np.concatenate([part("amber", *first), part("amber", *second)]), 24_000)
     soundfile.write(tmp_path / "two.wav", np.concatenate([part("amber", 0, 3), part("henry", 0, 5)]), 24_000)
     for path in tmp_path.glob("*.wav"):
-        path.with_suffix(".txt").write_text(TEXT)
+        path.with_suffix(".txt").write_text(TEXT, encoding="utf-8")
     for _ in range(2):  # and again when the codes are kept
         heard = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors")
         assert [one.name for one in heard.utterances] == [f"{at}.wav" for at in range(4)]

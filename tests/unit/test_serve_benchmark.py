@@ -25,13 +25,13 @@ def serve(monkeypatch):
 def run(serve, monkeypatch, capsys, out, *given):
     monkeypatch.setattr(sys, "argv", ["serve.py", *given, "--out", str(out)])
     serve.main()
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == json.loads(out.read_text())
-    return json.loads(out.read_text())
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == json.loads(out.read_text(encoding="utf-8"))
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 def test_a_load_is_counted_and_keeps_other_results(serve, monkeypatch, capsys, tmp_path):
     out = tmp_path / "serve.json"
-    out.write_text('{"soak": {}}')
+    out.write_text('{"soak": {}}', encoding="utf-8")
     load = ["--load", "--device", "cpu", "--clients", "1,3", "--warm", "0.5", "--seconds", "5", "--frames", "4"]
     result = run(serve, monkeypatch, capsys, out, *load)
     assert [row["clients"] for row in result["rows"]] == [1, 3]
@@ -64,10 +64,10 @@ def test_a_stream_runs_dry_when_its_next_sound_comes_late(serve, monkeypatch):
 
 def test_a_soak_leaves_nothing_behind(tmp_path):
     out = tmp_path / "serve.json"
-    out.write_text('{"rows": []}')
+    out.write_text('{"rows": []}', encoding="utf-8")
     command = [sys.executable, ROOT / "tests" / "faults" / "soak.py", "--out", out]
     subprocess.run([*command, "--requests", "40", "--warm-calls", "10"], check=True)
-    result = json.loads(out.read_text())
+    result = json.loads(out.read_text(encoding="utf-8"))
     soak = result["soak"]
     assert result["rows"] == []
     assert soak["spoken"] + soak["cancels"] + soak["bad"] == 40 and soak["cancels"] and soak["bad"]
@@ -81,7 +81,7 @@ def test_answers_are_compared(serve, tmp_path):
     with serve.served("--device", "cpu") as port:
         for change in (lambda length: [length, "another"], lambda length: [length + 2, "another"]):
             counts.append(serve.called(port, "compare", 2, 1, answers))
-            wanted = json.loads(answers.read_text())
+            wanted = json.loads(answers.read_text(encoding="utf-8"))
             answers.write_text(json.dumps([change(length) for length, _ in wanted]))
         counts.append(serve.called(port, "compare", 2, 1, answers))
     for told, kind in zip(counts, ("right", "wrong", "silent_short"), strict=True):

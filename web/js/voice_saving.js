@@ -37,7 +37,7 @@ export function openVoiceSaving(below, part, transcript, onSaved) {
     says.textContent = say("Clone a voice only with the speaker's permission.")
     box.append(name, button, says)
     const close = openPopover(box, below, () => below.focus())
-    box.addEventListener("keydown", (event) => event.stopPropagation()) // they are no shortcuts of the page
+    box.addEventListener("keydown", (event) => event.stopPropagation()) // the page has shortcuts for these keys
     box.addEventListener("submit", async (event) => {
         event.preventDefault()
         button.disabled = true

@@ -27,7 +27,7 @@ def inputs(tmp_path):
     soundfile.write(folder / "sub" / "half.wav", loud.numpy(), 44100)
     soundfile.write(folder / "long.wav", torch.zeros(8000 * 601).numpy(), 8000)
     soundfile.write(folder / "none.wav", torch.zeros(0).numpy(), 8000)
-    (folder / "noise.wav").write_text("no sound")
+    (folder / "noise.wav").write_text("no sound", encoding="utf-8")
     (tmp_path / "secret.wav").write_bytes((BUILT_IN_CLIPS / "amber.flac").read_bytes())
     return folder
 

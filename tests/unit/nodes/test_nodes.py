@@ -193,7 +193,7 @@ class TestSpeak:
         speak = load_module("speak").HiggsTTSSpeak
         speak.execute(patcher, "Nguyen of York.", pronunciations="Nguyen = Win")
         before = speak.fingerprint_inputs(text="York")
-        (library / "pronunciations.txt").write_text("York = Yorrk")
+        (library / "pronunciations.txt").write_text("York = Yorrk", encoding="utf-8")
         speak.execute(patcher, "Nguyen of York.", pronunciations="Nguyen = Win")
         said = [call[0] for call in patcher.engine.calls if isinstance(call, tuple)]
         assert said == ["Win of York.", "Win of Yorrk."] and speak.fingerprint_inputs(text="York") != before
@@ -477,7 +477,7 @@ class TestSaveVoice:
     def test_an_existing_voice_is_kept_and_the_run_continues(self, save, path, held):
         """Without overwrite the voice gets the next free number. The node reports it and continues."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("no voice") if held == "no voice" else OTHER.save(path)
+        path.write_text("no voice", encoding="utf-8") if held == "no voice" else OTHER.save(path)
         before = path.read_bytes()
         output = save.execute(VOICE, "anna")
         second = path.with_name("anna 2.safetensors")
