@@ -22,6 +22,7 @@ from . import (
     HiggsError,
     Pronunciations,
     SamplingParams,
+    SpeechAPI,
     SpeechResult,
     SubtitleParams,
     TrainParams,
@@ -29,6 +30,8 @@ from . import (
     Voice,
     cue_lines,
     cue_summary,
+    duration,
+    import_optional,
     mix_speech,
     read_book,
     read_clip,
@@ -42,10 +45,7 @@ from . import (
 from . import narrate as narrate_book
 from . import train as train_voice
 from .core.config import CallLimits
-from .core.optional import import_optional
-from .engines.speech_api import SpeechAPI
 from .interrupt import STOPPED
-from .speech.result import duration
 from .tools.arguments import make_parser
 from .tools.arriving import arriving_sentences, speak_arriving, stdin_text, to_stdout
 from .tools.bench import as_text

@@ -15,7 +15,7 @@ import torch
 from ..audio.mastering import AS_IS, TARGETS
 from ..core.config import MOST_JSON_BYTES, SAMPLE_RATE, SamplingParams
 from ..core.errors import HiggsError
-from ..device.threads import one_thread
+from ..core.threads import one_thread
 from ..files.file_list import FileList, sole_writer, write_errors, write_file
 from ..files.whole_file import read_whole, replacing
 from ..prompt.chunking import estimate_frames

@@ -13,7 +13,7 @@ import torch
 
 from ..core.config import Adapter
 from ..core.errors import HiggsError
-from ..device.threads import is_slow
+from ..core.threads import is_slow
 from ..talker.config import ModelConfig
 from ..talker.weight import (
     FORMATS,

@@ -10,7 +10,7 @@ import torch
 
 from ..audio.levels import contrast, is_clipped, is_near_silent, spoken_part
 from ..core.config import SAMPLE_RATE
-from ..device.threads import one_thread
+from ..core.threads import one_thread
 from ..prompt.chunking import estimate_seconds
 from ..prompt.cues import CueTurns
 from ..prompt.script import read_pauses

@@ -13,11 +13,11 @@ from ..codec.waveform import Sound, Waveform
 from ..core.config import FRAME_SAMPLES
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
+from ..core.threads import is_slow
 from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.scheduler import Outputs, Scheduler
 from ..device.memory import Peak
-from ..device.threads import is_slow
 from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage, run_into
 from ..voice.clip import Wave
 from ..voice.voice import Voice

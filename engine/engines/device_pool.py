@@ -16,8 +16,8 @@ import torch
 from ..core.config import EngineConfig
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
+from ..core.threads import one_thread
 from ..device.device import devices_of
-from ..device.threads import one_thread
 from ..speech.decoder import ReferenceClip, SessionReport, Stage, run_into
 from ..speech.result import SpeechResult
 from ..voice.clip import Wave

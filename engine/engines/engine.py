@@ -18,9 +18,9 @@ from ..codec.model import encode_once
 from ..core.config import EngineConfig, SamplingParams
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Prompt
+from ..core.threads import few_threads, is_slow
 from ..device.device import device_of
 from ..device.memory import device_bytes, free_bytes
-from ..device.threads import few_threads, is_slow
 from ..speech.result import SpeechResult
 from ..talker import Talker
 from ..talker.config import Aligned

@@ -16,7 +16,7 @@ import torch
 from ..checkpoint.talker_layout import port_name
 from ..core.config import FRAME_RATE, EngineConfig, TrainParams
 from ..core.errors import HiggsError, few
-from ..device.threads import one_thread
+from ..core.threads import one_thread
 from ..engines.engine import Engine
 from ..files.file_list import sole_writer
 from ..speech.result import duration

@@ -14,13 +14,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
-from ..audio.two_voices import voice_changes, with_two_voices
 from ..checkpoint.codec_layout import CodecWeights
 from ..codec.model import build_encoder
 from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
+from ..core.threads import one_thread
 from ..device.memory import drop
-from ..device.threads import one_thread
 from ..files.file_list import write_file
 from ..files.tensors import read_tensors
 from ..preview.join_clips import pause_cuts
@@ -30,6 +29,7 @@ from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
 from ..voice.reference import checked_reference, faults
 from .recordings import Recording
 from .rows import Utterance
+from .two_voices import voice_changes, with_two_voices
 
 Hear = Callable[[Wave, int], str]
 _TWO_VOICES = (

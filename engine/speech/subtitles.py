@@ -10,7 +10,7 @@ import torch
 
 from ..audio.levels import silences, spoken_part
 from ..core.config import SAMPLE_RATE
-from ..device.threads import one_thread
+from ..core.threads import one_thread
 from ..prompt.chunking import estimate_seconds, split_sentences
 from ..prompt.cues import Cue, write_srt
 from .result import SpeechResult, SpokenTurn

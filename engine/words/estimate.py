@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..core.config import SAMPLE_RATE
-from ..device.threads import one_thread
+from ..core.threads import one_thread
 from ..prompt.chunking import split_words
 from ..speech.result import SpokenTurn
 from ..speech.subtitles import sentence_cues, share_time

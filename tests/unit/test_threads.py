@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Engines, Listener, SamplingParams
-from higgs_tts.engine.device.threads import few_threads, one_thread
+from higgs_tts.engine.core.threads import few_threads, one_thread
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import itertools
 import soundfile
 import torch
 from higgs_tts.engine import BUILT_IN_CLIPS
-from higgs_tts.engine.audio.two_voices import voice_changes, with_two_voices
+from higgs_tts.engine.finetune.two_voices import voice_changes, with_two_voices
 
 VOICES = sorted(path.stem for path in BUILT_IN_CLIPS.glob("*.flac"))
 
