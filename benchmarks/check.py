@@ -50,6 +50,8 @@ CARD = "higgs_tts.json"
 PROSE = ROOT / "benchmarks" / "prose.txt"
 HEADS = [[18, 3, 0], [20, 5, 0], [22, 1, 0]]  # of 36 layers
 AWAY = 0.5  # seconds from the place
+MOST_WORDS = 8  # of a planted phrase
+EDGE = 3  # words before and after it
 
 
 def main():
@@ -189,7 +191,12 @@ def planted(given: argparse.Namespace):
         random.Random(given.seed),
     )
     known = [faults(text, one) for text, one in zip(told["texts"], heard, strict=True)]
-    clean = [number for number, (again, lost, wrong) in enumerate(known) if not again and not lost and len(wrong) < 5]
+    is_long = [len(text.split()) > 2 * EDGE + MOST_WORDS for text in told["texts"]]
+    clean = [
+        number
+        for number, (again, lost, wrong) in enumerate(known)
+        if is_long[number] and not again and not lost and len(wrong) < 5
+    ]
     draw.shuffle(clean)
     kinds, cases, texts, spliced = ("doubled", "dropped", "cut"), [], [], []
     for number in range(given.count):
@@ -218,10 +225,10 @@ def word_frames(engine: Engine, text: str, codes: torch.Tensor) -> list[int]:
 
 
 def phrase(draw: random.Random, starts: list[int], kind: str) -> tuple[int, int]:
-    """Draw the words of a phrase: 2 to 8, half a second or more."""
+    """Draw the words of a phrase: 2 to MOST_WORDS, half a second or more."""
     while True:
-        size, count = draw.randint(2, 8), len(starts) - 1
-        first = count - size if kind == "cut" else draw.randint(3, count - size - 3)
+        size, count = draw.randint(2, MOST_WORDS), len(starts) - 1
+        first = count - size if kind == "cut" else draw.randint(EDGE, count - size - EDGE)
         if starts[first + size] - starts[first] > AWAY * 25:
             return first, first + size
 
