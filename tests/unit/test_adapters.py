@@ -162,7 +162,8 @@ class TestFiles:
 
     def test_a_fingerprint_covers_files_and_settings(self, made, tmp_path, monkeypatch):
         base, adapter, _ = made("v3")
-        monkeypatch.setenv("HOME", str(tmp_path))
+        for home in ("HOME", "USERPROFILE"):
+            monkeypatch.setenv(home, str(tmp_path))
         shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")
         settings = tmp_path / "anna.json"
         shutil.copy(adapter / "adapter_config.json", settings)
