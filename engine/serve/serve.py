@@ -173,13 +173,17 @@ async def _run(
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[asyncio.Queue]:
-    """Yield a queue with an item for each SIGINT and SIGTERM. Works on Windows too, unlike a loop's own handlers."""
+    """Yield a queue with an item for each signal to stop. Works on Windows too, unlike a loop's own handlers.
+
+    There, SIGBREAK also comes when the console is closed.
+    """
     loop, signals = asyncio.get_running_loop(), asyncio.Queue()
 
     def ask(*_: object):
         loop.call_soon_threadsafe(signals.put_nowait, None)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield signals
     finally:

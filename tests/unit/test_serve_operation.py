@@ -255,6 +255,9 @@ class TestSeconds:
             assert ask(port, body=SHORT)[0] == 200
 
 
+no_signals = pytest.mark.skipif(sys.platform == "win32", reason="Windows sends other processes no signals")
+
+
 class TestStopping:
     @pytest.fixture
     def served(self, pytestconfig):
@@ -291,6 +294,7 @@ class TestStopping:
             heard += part
         return heard
 
+    @no_signals
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_stopping_finishes_speech_in_progress(self, served, stream, number):
         process, port = served
@@ -301,6 +305,7 @@ class TestStopping:
         assert process.wait(60) == 0 and socket.socket().connect_ex(("127.0.0.1", port))
         assert re.search(r"127\.0\.0\.1 POST /v1/audio/speech 200 \d+\.\d\d s", process.stderr.read())
 
+    @no_signals
     @pytest.mark.parametrize("stream", [50], indirect=True)
     def test_a_second_signal_stops_at_once(self, served, stream):
         process, _ = served
@@ -340,6 +345,7 @@ class TestStopping:
         for caller in callers:
             caller.close()
 
+    @no_signals
     def test_an_idle_server_stops_silently(self, served):
         process, _ = served
         process.send_signal(signal.SIGTERM)
