@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .snake import snake
@@ -30,8 +31,37 @@ class Snake(nn.Module):
         self.lengths: torch.Tensor | None = None
         self.frames = 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return self.compute(x, self.alpha, self.lengths, x.shape[2] // self.frames)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T], or as for Conv
+        alpha = self.alpha if x.dim() == 3 else self.alpha.unsqueeze(2)
+        return self.compute(x, alpha, self.lengths, x.shape[-1] // self.frames)
+
+
+class Conv(nn.Conv1d):
+    """Convolution [B, C, T], or [B, C, 1, T] if channels are last in memory: there oneDNN takes half the time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() == 3:
+            return super().forward(x)
+        padding, dilation = (0, int(self.padding[0])), (1, self.dilation[0])
+        return F.conv2d(x, self.weight.unsqueeze(2), self.bias, padding=padding, dilation=dilation)
+
+
+class TransposedConv(nn.ConvTranspose1d):
+    """Transposed convolution of a tensor as for Conv."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dim() == 3:
+            return super().forward(x)
+        steps = ((1, self.stride[0]), (0, int(self.padding[0])), (0, self.output_padding[0]))
+        return F.conv_transpose2d(x, self.weight.unsqueeze(2), self.bias, *steps)
+
+
+def put_channels_last(module: nn.Module) -> None:
+    """Store the weights of convolutions as they are needed if channels are last."""
+    for part in module.modules():
+        if isinstance(part, Conv | TransposedConv):
+            weight = part.weight.data.unsqueeze(2)
+            part.weight.data = weight.contiguous(memory_format=torch.channels_last).squeeze(2)
 
 
 class ResidualUnit(nn.Module):
@@ -40,9 +70,9 @@ class ResidualUnit(nn.Module):
     def __init__(self, width: int, dilation: int):
         super().__init__()
         self.snake1 = Snake(width)
-        self.conv1 = nn.Conv1d(width, width, 7, dilation=dilation, padding=3 * dilation)
+        self.conv1 = Conv(width, width, 7, dilation=dilation, padding=3 * dilation)
         self.snake2 = Snake(width)
-        self.conv2 = nn.Conv1d(width, width, 1)
+        self.conv2 = Conv(width, width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
         return x + self.conv2(self.snake2(self.conv1(self.snake1(x))))
@@ -68,7 +98,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.snake1 = Snake(width)
         # transformers' codec pads odd strides so that each yields exactly stride * T samples; plain DAC does not.
-        self.conv_t1 = nn.ConvTranspose1d(
+        self.conv_t1 = TransposedConv(
             width, width // 2, 2 * stride, stride=stride, padding=math.ceil(stride / 2), output_padding=stride % 2
         )
         units = (ResidualUnit(width // 2, dilation) for dilation in (1, 3, 9))
@@ -93,14 +123,39 @@ class AcousticEncoder(nn.Module):
 
 
 class AcousticDecoder(nn.Module):
-    """[B, hidden, T] -> wav [B, 1, product of ratios * T], not limited to -1..1: this codec has no final tanh."""
+    """[B, hidden, T] -> wav [B, 1, product of ratios * T], not limited to -1..1: this codec has no final tanh.
+
+    Or with one more dimension, see Conv.
+    """
 
     def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
         super().__init__()
-        self.conv1 = nn.Conv1d(hidden, width, 7, padding=3)
+        self.conv1 = Conv(hidden, width, 7, padding=3)
         self.block = nn.Sequential(*(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width >> len(ratios))
-        self.conv2 = nn.Conv1d(width >> len(ratios), 1, 7, padding=3)
+        self.conv2 = Conv(width >> len(ratios), 1, 7, padding=3)
+        self._strides = ratios
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv2(self.snake1(self.block(self.conv1(x))))
+    def forward(self, x: torch.Tensor, before: int = 0, after: int = 0) -> torch.Tensor:
+        """before, after: frames at either end that are context, and whose sound is not returned."""
+        x, needed = self.conv1(x), _needed(self._strides)
+        for block, stride, context in zip(self.block, self._strides, needed, strict=False):
+            x, before, after = _cut(x, before, after, context)
+            x, before, after = block(x), before * stride, after * stride
+        x, before, after = _cut(x, before, after, needed[-1])
+        return _cut(self.conv2(self.snake1(x)), before, after, 0)[0]
+
+
+def _needed(strides: tuple[int, ...]) -> list[int]:
+    """Return the context that each decoder block's input needs on either side, and that of the last convolution."""
+    needed = [3]
+    for stride in reversed(strides):
+        after_transposed = needed[0] + 3 * (1 + 3 + 9)  # the residual units' convolutions
+        needed.insert(0, (after_transposed + 2 * stride - 1 - math.ceil(stride / 2)) // stride)
+    return needed
+
+
+def _cut(x: torch.Tensor, before: int, after: int, needed: int) -> tuple[torch.Tensor, int, int]:
+    """Cut context off x [..., T] until `needed` is left of it on either side. Returns what is left."""
+    left, right = max(0, before - needed), max(0, after - needed)
+    return x[..., left : x.shape[-1] - right], before - left, after - right

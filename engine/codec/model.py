@@ -16,7 +16,7 @@ from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..device.memory import drop
 from .config import CodecConfig
-from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
+from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp, put_channels_last
 from .hubert import SemanticModel
 from .modules import (
     CODEBOOKS,
@@ -46,20 +46,26 @@ class CodecDecoder(nn.Module):
         for name, part in decoder_parts(config).items():
             self.add_module(name, part)
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
+        self.channels_last = False  # see Conv
 
-    def forward(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, codes: torch.Tensor, lengths: torch.Tensor | None = None, before: int = 0, after: int = 0
+    ) -> torch.Tensor:
         """Decode codes [B, K, T] -> [B, 960 * T].
 
         lengths: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
+        before, after: frames at either end that are only context. Their sound is not returned, and mostly not computed.
         """
         frames = codes.shape[2]
         codes = torch.where((codes >= 0) & (codes < self.config.codebook_size), codes, 0)
         hidden = self.fc2(self.quantizer.decode(codes)).transpose(1, 2)
         if lengths is not None:
             hidden.masked_fill_(torch.arange(frames, device=codes.device) >= lengths[:, None, None], 0.0)
+        elif self.channels_last:
+            hidden = hidden.unsqueeze(2).contiguous(memory_format=torch.channels_last)
         self._set_lengths(lengths, frames)
         try:
-            return self.acoustic_decoder(hidden)[:, 0]
+            return self.acoustic_decoder(hidden, before, after).flatten(1)
         finally:
             self._set_lengths(None, frames)  # a kept reference would keep its memory
 
@@ -80,8 +86,7 @@ class CodecDecoder(nn.Module):
         count as 0. With less than 10 frames of context, the edges are approximate.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
-        wav = self(codes[:, :, left:right].to(self.fc2.weight.device))
-        return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
+        return self(codes[:, :, left:right].to(self.fc2.weight.device), None, start - left, right - stop)
 
     @torch.no_grad()
     def decode_packed(self, packed: torch.Tensor) -> torch.Tensor:
@@ -157,7 +162,11 @@ Half = TypeVar("Half", CodecDecoder, CodecEncoder)
 
 def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
     """Build the decoder from loaded tensors (canonical names, fp32). Uses them in place, on their device."""
-    return _place(_empty(CodecDecoder, config), tensors)
+    decoder = _place(_empty(CodecDecoder, config), tensors)
+    if decoder.fc2.weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
+        decoder.channels_last = True
+        put_channels_last(decoder)
+    return decoder
 
 
 def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:

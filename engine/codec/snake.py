@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import pathlib
 
+import numpy as np
 import torch
 
 from ..cuda.kernel import CudaKernel, Limits, first_reason, options, structure
@@ -20,8 +21,12 @@ def snake(x: torch.Tensor, alpha: torch.Tensor, lengths: torch.Tensor | None, un
 
     lengths: int32 [B]; None: all samples are sound.
     """
-    wave = torch.mul(x, alpha).sin_().square_()
-    out = torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
+    wave = torch.mul(x, alpha)
+    if x.device.type == "cpu":  # NumPy's takes two fifths of the time
+        np.sin(wave.numpy(), out=wave.numpy())
+    else:
+        wave.sin_()
+    out = torch.addcmul(x, wave.square_(), (alpha + 1e-9).reciprocal())
     if lengths is None:
         return out
     return out.masked_fill_(torch.arange(x.shape[2], device=x.device) >= (lengths * unit)[:, None, None], 0.0)

@@ -22,14 +22,13 @@ from .window_graphs import WindowGraphs
 # may grow only as fast as decoding outpaces playback: on a CPU by a third to a half.
 _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
 _STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and captured hold more memory
-_FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
-_CPU_WINDOW = 25
+_FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 50)
 _CLOSE = 2  # first windows whose frames are looked for at once: later ones come with more left to play, and in groups
 _SHORT = 0.03  # seconds: with less left to play, a stream may run dry before its next window has come
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
-LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (25, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded
 SINGLE_LENGTHS = LENGTHS[:-1]  # of windows that may be decoded alone
 
 
@@ -66,9 +65,7 @@ class Waveform:
     @property
     def size(self) -> int:
         """Frames per window."""
-        if not self._is_cuda:
-            return _CPU_WINDOW
-        return WINDOW_FRAMES if self.together > 1 else _STREAMED_WINDOW  # the latter are captured
+        return WINDOW_FRAMES if self.together > 1 else _STREAMED_WINDOW  # on a GPU, the latter are captured
 
     @property
     def first_frames(self) -> list[int]:

@@ -118,6 +118,16 @@ def test_ten_frames_of_context_are_needed(decoder):
     assert (decoder.decode_span(codes, 15, 25, context=9)[0] - whole[window]).abs().max() > 1e-5
 
 
+@pytest.mark.parametrize("span", [(0, 1), (0, 13), (9, 12), (15, 40), (30, 44), (0, 44)])
+def test_spans_equal_the_whole_with_channels_in_either_place(decoder, span, monkeypatch):
+    codes, (start, stop) = draw_codes(44, batch=2), span
+    monkeypatch.setattr(decoder, "channels_last", False)
+    wanted = decoder(codes)[:, start * 960 : stop * 960]
+    for decoder.channels_last in (False, True):
+        wav = decoder.decode_span(codes, start, stop)
+        assert wav.shape == wanted.shape and (wav - wanted).abs().max() < 1e-5
+
+
 def test_codes_outside_the_codebook_count_as_zero(decoder):
     odd, even = draw_codes(14), draw_codes(14)
     for frame, code in enumerate((1024, 1025, -1, -1000, 1 << 40)):

@@ -99,7 +99,8 @@ PUSHES = [[1], [3], [13], [44], [100], [0, 1, 9, 0, 20, 2, 1], [22, 0, 1, 12, 6]
 
 @pytest.mark.parametrize("sizes", PUSHES, ids=str)
 @pytest.mark.parametrize("streamed", [False, True])
-def test_sound_equals_one_decode_however_the_codes_arrive(decoder, streamed, sizes):
+def test_sound_equals_one_decode_however_the_codes_arrive(decoder, streamed, sizes, monkeypatch):
+    monkeypatch.setattr(Waveform, "size", 25)
     codes = draw_codes(144)
     waveform, sound = made(decoder, streamed)
     there = push(sound, codes, sizes)
@@ -142,8 +143,8 @@ def test_windows_depend_only_on_frame_numbers():
             waveform, sound = made(ruler, streamed)
             push(sound, draw_codes(190), sizes)
             finished(waveform, sound)
-        assert alone.sizes == [25] * 7 + [15]
-        assert listened.sizes == [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 25, 25, 25, 18]
+        assert alone.sizes == [75, 75, 40]
+        assert listened.sizes == [1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 50, 28]
 
 
 def test_only_one_window_of_codes_is_kept():
@@ -153,10 +154,10 @@ def test_only_one_window_of_codes_is_kept():
         sound.advance()
         lists = (held for held in vars(sound).values() if isinstance(held, list))
         codes = [part for held in lists for part in held if part.dtype == torch.int64]
-        assert 0 < sum(map(len, codes)) < 10 + 25 + 10
-        assert sum(part.untyped_storage().nbytes() for part in codes) < 8 * 8 * (10 + 25 + 10)
+        assert 0 < sum(map(len, codes)) < 10 + 75 + 10
+        assert sum(part.untyped_storage().nbytes() for part in codes) < 8 * 8 * (10 + 75 + 10)
     finished(waveform, sound)
-    assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 25 + 10 and len(ruler.sizes) <= 4200 // 25 + 1
+    assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 75 + 10 and len(ruler.sizes) <= 4200 // 75 + 1
 
 
 def test_a_closed_waveform_keeps_no_sound(decoder, monkeypatch):
@@ -215,8 +216,9 @@ class Together(Held):
 
 @pytest.fixture
 def together(decoder, monkeypatch):
-    """Return (waveform, its windows), decoded three at a time."""
+    """Return (waveform, its windows), of 25 frames and decoded three at a time."""
     windows = Together(decoder)
+    monkeypatch.setattr(Waveform, "size", 25)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
     waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))
     waveform.together = 3
@@ -352,7 +354,7 @@ def test_sound_that_is_not_finite_is_refused():
     ruler = Ruler()
     ruler.decode_span = lambda codes, start, stop: torch.full((1, 960 * (stop - start)), float("nan"))
     _, sound = made(ruler)
-    push(sound, draw_codes(40))
+    push(sound, draw_codes(90))
     assert "NaN" in str(sound.error)
 
 
