@@ -9,14 +9,18 @@ from ..weight import Weight
 
 def linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out = x @ W.T, with x [R, in], W [out, in], out [R, out]."""
-    for rows, matrix in weight.parts(x.dtype):
-        torch.mm(x, matrix.t(), out=out[:, rows])
+    if weight.half is not None:
+        weight.half.write(x, out)
+    else:
+        torch.mm(x, weight.dense(x.dtype).t(), out=out)
 
 
 def add_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out += x @ W.T, with shapes as in `linear`."""
-    for rows, matrix in weight.parts(x.dtype):
-        out[:, rows].addmm_(x, matrix.t())
+    if weight.half is not None:
+        weight.half.add(x, out)
+    else:
+        out.addmm_(x, weight.dense(x.dtype).t())
 
 
 def split_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
