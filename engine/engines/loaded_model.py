@@ -19,6 +19,7 @@ from ..codec.waveform import GROUPS, LENGTHS, SINGLE_LENGTHS, Waveform
 from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
+from ..core.threads import is_slow
 from ..cuda.kernel import choose
 from ..decode.model_runner import ModelRunner, most_rows, open_runner
 from ..decode.prefix_cache import PrefixCache
@@ -30,7 +31,7 @@ from ..talker import build_talker
 from ..talker.config import Aligned
 from ..talker.rope import rope_sizes
 
-CPU_BATCH = 4  # maximum rows on a CPU, where memory is not queried and further rows save less
+CPU_BATCH = 8  # maximum rows on a CPU, where memory is not queried and further rows save less; half for large talkers
 RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captures and other programs
 SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 
@@ -228,7 +229,8 @@ class LoadedModel:
             free = self._free_bytes() - RESERVE - (most - rows * row)  # less the fixed cost of a batch
             rows = min(rows, free // row)
         else:
-            rows = min(rows, CPU_BATCH)
+            is_large = is_slow(device, sum(tensor.nbytes for tensor in self.talker.tensors()))
+            rows = min(rows, CPU_BATCH // 2 if is_large else CPU_BATCH)
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
     def _free_bytes(self) -> int:
