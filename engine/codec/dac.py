@@ -22,6 +22,7 @@ class Snake(nn.Module):
 
     lengths: int32 [B], frames of sound out of `frames`; the rest is padding and is set to 0. None: all are sound. Every
     convolution that widens the receptive field follows such an activation, so padding acts like the end of the clip.
+    tail: frames of padding at the end of all clips, of `rate` samples each. They are set to 0, too.
     """
 
     def __init__(self, width: int):
@@ -29,11 +30,15 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.ones(1, width, 1))
         self.compute: SnakeOp = snake
         self.lengths: torch.Tensor | None = None
-        self.frames = 1
+        self.frames = self.rate = 1
+        self.tail = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T], or as for Conv
         alpha = self.alpha if x.dim() == 3 else self.alpha.unsqueeze(2)
-        return self.compute(x, alpha, self.lengths, x.shape[-1] // self.frames)
+        out = self.compute(x, alpha, self.lengths, x.shape[-1] // self.frames)
+        if self.tail:
+            out[..., -self.tail * self.rate :] = 0
+        return out
 
 
 class Conv(nn.Conv1d):
@@ -135,6 +140,13 @@ class AcousticDecoder(nn.Module):
         self.snake1 = Snake(width >> len(ratios))
         self.conv2 = Conv(width >> len(ratios), 1, 7, padding=3)
         self._strides = ratios
+        rate = 1
+        for block, stride in zip(self.block, ratios, strict=True):
+            for name, part in block.named_modules():
+                if isinstance(part, Snake):
+                    part.rate = rate if name == "snake1" else rate * stride
+            rate *= stride
+        self.snake1.rate = rate
 
     def forward(self, x: torch.Tensor, before: int = 0, after: int = 0) -> torch.Tensor:
         """before, after: frames at either end that are context, and whose sound is not returned."""

@@ -29,6 +29,7 @@ from .modules import (
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame; makes windows exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips are decoded in windows of this length
+END_FRAMES = 25  # a clip's last window is padded to a multiple on a CPU, where oneDNN compiles for each new length
 _SEMANTIC_PAD = 160  # samples of padding on each side of HuBERT's input
 _SEMANTIC_STEP = 2  # HuBERT states per codec frame
 
@@ -49,12 +50,13 @@ class CodecDecoder(nn.Module):
         self.channels_last = False  # see Conv
 
     def forward(
-        self, codes: torch.Tensor, lengths: torch.Tensor | None = None, before: int = 0, after: int = 0
+        self, codes: torch.Tensor, lengths: torch.Tensor | None = None, before: int = 0, after: int = 0, tail: int = 0
     ) -> torch.Tensor:
         """Decode codes [B, K, T] -> [B, 960 * T].
 
         lengths: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
         before, after: frames at either end that are only context. Their sound is not returned, and mostly not computed.
+        tail: frames of padding at the end of all clips. Their sound is returned, and acts like the end of the clip.
         """
         frames = codes.shape[2]
         codes = torch.where((codes >= 0) & (codes < self.config.codebook_size), codes, 0)
@@ -63,15 +65,17 @@ class CodecDecoder(nn.Module):
             hidden.masked_fill_(torch.arange(frames, device=codes.device) >= lengths[:, None, None], 0.0)
         elif self.channels_last:
             hidden = hidden.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-        self._set_lengths(lengths, frames)
+        if tail:
+            hidden[..., -tail:] = 0
+        self._set_lengths(lengths, frames, tail)
         try:
             return self.acoustic_decoder(hidden, before, after).flatten(1)
         finally:
             self._set_lengths(None, frames)  # a kept reference would keep its memory
 
-    def _set_lengths(self, lengths: torch.Tensor | None, length: int):
+    def _set_lengths(self, lengths: torch.Tensor | None, length: int, tail: int = 0):
         for snake in self._snakes:
-            snake.lengths, snake.frames = lengths, length
+            snake.lengths, snake.frames, snake.tail = lengths, length, tail
 
     def use(self, snake: SnakeOp) -> None:
         """Compute all Snake activations with `snake`: a kernel, or torch ops (snake.py)."""
@@ -86,7 +90,10 @@ class CodecDecoder(nn.Module):
         count as 0. With less than 10 frames of context, the edges are approximate.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
-        return self(codes[:, :, left:right].to(self.fc2.weight.device), None, start - left, right - stop)
+        tail = -(right - left) % END_FRAMES if self.channels_last and stop == codes.shape[2] else 0
+        window = F.pad(codes[:, :, left:right].to(self.fc2.weight.device), (0, tail))
+        wav = self(window, None, start - left, right - stop, tail)
+        return wav[:, : (stop - start) * FRAME_SAMPLES]
 
     @torch.no_grad()
     def decode_packed(self, packed: torch.Tensor) -> torch.Tensor:
