@@ -13,7 +13,7 @@ import torch
 from ..checkpoint.codec_layout import decoder_shapes, fp32_sizes
 from ..checkpoint.load import Checkpoint, keeps_bf16, load_talker, talker_sizes
 from ..checkpoint.self_check import check_logits, check_weights
-from ..codec.model import build_decoder
+from ..codec.model import CONTEXT_FRAMES, build_decoder
 from ..codec.snake import SnakeKernel
 from ..codec.waveform import GROUPS, LENGTHS, SINGLE_LENGTHS, Waveform
 from ..codec.window_graphs import WindowGraphs
@@ -121,12 +121,13 @@ class LoadedModel:
             self._codec_backend = f", the codec by torch ops ({reason})"
 
     def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
-        """Check the talker's logits, and initialise the CUDA libraries (a third of a second per process)."""
+        """Check the talker's logits, and initialise libraries: CUDA's take a third of a second per process."""
         is_gpu, config = self.pool.device.type == "cuda", self.talker.config
         with contextlib.suppress(RuntimeError):  # libraries' own out-of-memory errors; speech will report them
             runner.prefill([(0, Sequence(list(range(32 if is_gpu else 8))))])
             check_logits(checkpoint, runner.state.logits[0].flatten())
-            if not is_gpu:
+            if not is_gpu:  # oneDNN compiles for each length, here that of a stream's first window
+                self.decoder.decode_span(torch.zeros(1, config.codebooks, 1 + CONTEXT_FRAMES, dtype=torch.int64), 0, 1)
                 return
             with contextlib.closing(Waveform(self.decoder, self.pool, self.windows())) as waveform:
                 sound = waveform.sound()
