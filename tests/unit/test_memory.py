@@ -121,7 +121,7 @@ def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkey
 def test_a_batch_uses_memory_only_while_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         loaded = engine.loaded
-        for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
+        for lines, slots, shape in ((2, 100, (2, 128)), (16, 64, (8, 64)), (17, 64, (6, 64)), (3, 4000, (3, 512))):
             with loaded.runner_for(lines, slots) as runner:
                 assert (runner.state.batch, runner.state.max_seq_len) == shape
                 watched = [weakref.ref(tensor) for tensor in runner.state.tensors()]
@@ -146,7 +146,7 @@ def test_a_batch_that_does_not_fit_is_retried_with_half_the_rows(folder, monkeyp
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         monkeypatch.setattr(loaded_model, "open_runner", crowded)
         with engine.loaded.runner_for(8, 64) as runner:
-            assert tried == [4, 2] and runner is engine.loaded.runner()
+            assert tried == [8, 4, 2] and runner is engine.loaded.runner()
 
 
 def test_a_failed_open_leaves_nothing_behind(folder, monkeypatch):
