@@ -92,8 +92,10 @@ class CodecDecoder(nn.Module):
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
         tail = -(right - left) % END_FRAMES if self.channels_last and stop == codes.shape[2] else 0
         window = F.pad(codes[:, :, left:right].to(self.fc2.weight.device), (0, tail))
-        wav = self(window, None, start - left, right - stop, tail)
-        return wav[:, : (stop - start) * FRAME_SAMPLES]
+        before, after = (start - left, right - stop) if self.channels_last else (0, 0)  # a GPU keeps its waveforms
+        wav = self(window, None, before, after, tail)
+        first = (start - left - before) * FRAME_SAMPLES
+        return wav[:, first : first + (stop - start) * FRAME_SAMPLES]
 
     @torch.no_grad()
     def decode_packed(self, packed: torch.Tensor) -> torch.Tensor:
