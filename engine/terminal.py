@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 from . import (
     BUILT_IN_CLIPS,
     SAMPLE_RATE,
+    Book,
     BookSettings,
     CueParams,
     Engine,
@@ -50,6 +52,7 @@ from .tools.arguments import make_parser
 from .tools.arriving import arriving_sentences, speak_arriving, stdin_text, to_stdout
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
+from .tools.book_places import book_places, fault_of
 from .tools.doctor import examine
 from .tools.engine_choice import config_of, engine_on, engine_or_servers, named_loras, settings_of
 from .tools.film import film_voices, read_film
@@ -194,34 +197,54 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def narrate(args: argparse.Namespace) -> int:
+    """Speak books one after another. Of several, a broken one is named, the others go on, and the code is 2."""
     _check_voice(args)
-    engine = engine_on(args, config_of(args))
-    book = read_book(args.book, args.script, (), engine.planner.knows_tag)
-    book = without_chapters(book.said_as(pronunciations_in(args.pronunciations)), args.leave_out)
-    book = with_details(book, "\n".join(args.detail), cover_in(args.cover))
+    places = book_places(args.book, args.out)
+    engine, is_alone = engine_on(args, config_of(args)), len(places) == 1
+    failed: list[Path] = []
+    books: list[tuple[Path, Path, Book]] = []
+    for path, folder in places:
+        with fault_of(path, failed, is_alone):
+            books.append((path, folder, _book(path, args, engine)))
+    with engine if books else contextlib.nullcontext():
+        own = {"": _voice(engine, args.voice, args.transcript)} if args.voice and books else {}
+        for path, folder, book in books:
+            if not is_alone:
+                print(f"{path.name}, into {folder}", file=sys.stderr)
+            with fault_of(path, failed, is_alone):
+                _narrate_one(engine, book, folder, _voices(engine, book.head, path) | own, args)
+    if failed:
+        print(f"{len(failed)} of {len(places)} books failed. Run again to continue.", file=sys.stderr)
+    return 2 if failed else 0
+
+
+def _book(path: Path, args: argparse.Namespace, engine: SpeechAPI) -> Book:
+    book = without_chapters(read_book(path, args.script, (), engine.planner.knows_tag), args.leave_out)
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
-    with engine:
-        voices = _voices(engine, book.head, args.book)
-        if args.voice:
-            voices[""] = _voice(engine, args.voice, args.transcript)
-        try:
-            with book_bar() as on_progress:
-                srt_words = SubtitleParams(args.srt_words).srt_words
-                words = engine.words if args.words or srt_words else None
-                how = args.scene, args.format, not args.uneven, words, srt_words, engine.devices, args.loudness
-                report = narrate_book(engine, book, args.out, voices, _sampling(args), BookSettings(*how), on_progress)
-        except KeyboardInterrupt:
-            print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
-            raise
+    book = with_details(book, "\n".join(args.detail), cover_in(args.cover))
+    return book.said_as(pronunciations_in(args.pronunciations))
+
+
+def _narrate_one(
+    engine: SpeechAPI, book: Book, folder: Path, voices: dict[str, Voice], args: argparse.Namespace
+) -> None:
+    try:
+        with book_bar() as on_progress:
+            srt_words = SubtitleParams(args.srt_words).srt_words
+            words = engine.words if args.words or srt_words else None
+            how = args.scene, args.format, not args.uneven, words, srt_words, engine.devices, args.loudness
+            report = narrate_book(engine, book, folder, voices, _sampling(args), BookSettings(*how), on_progress)
+    except KeyboardInterrupt:
+        print(f"Finished speech is kept in {folder}. Run the same command again to continue.", file=sys.stderr)
+        raise
     for file in report.files:
-        print(f"{args.out / str(file)}")
+        print(f"{folder / str(file)}")
     for warning in report.messages:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)
     print(f"{duration(report.seconds)} of audio in {duration(report.elapsed)}. {report.outcome} Backend: {report.how}")
-    return 0
 
 
 def voice(args: argparse.Namespace) -> int:

@@ -117,8 +117,9 @@ def _cue_arguments(command):
 
 
 def _narrate_parser(commands):
-    command = commands.add_parser("narrate", help="speak a book into a folder, or continue one")
-    command.add_argument("book", type=Path, metavar="BOOK.txt|.md|.epub", help="the book to speak")
+    command = commands.add_parser("narrate", help="speak books into a folder, or continue them")
+    text = "the book to speak; several, or a folder of them, get a folder each in --out"
+    command.add_argument("book", nargs="+", type=Path, metavar="BOOK.txt|.md|.epub", help=text)
     command.add_argument("--script", action="store_true", help="the book is a script, with lines such as Alice: Hello")
     command.add_argument(
         "--out",
