@@ -222,7 +222,7 @@ def _book(path: Path, args: argparse.Namespace, engine: SpeechAPI) -> Book:
     book = without_chapters(read_book(path, args.script, (), engine.planner.knows_tag), args.leave_out)
     if book.left_out:
         print(f"left out: {', '.join(book.left_out)}", file=sys.stderr)
-    book = with_details(book, "\n".join(args.detail), cover_in(args.cover))
+    book = with_details(book, "\n".join(args.detail), cover_in(args.cover), args.credits)
     return book.said_as(pronunciations_in(args.pronunciations))
 
 

@@ -158,6 +158,7 @@ class HiggsTTSBook(io.ComfyNode):
         details: str = "",
         cover: torch.Tensor | None = None,
         leave_out: str = "",
+        credits: bool = False,
         **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -171,7 +172,7 @@ class HiggsTTSBook(io.ComfyNode):
             given = voices_of(found.speakers, cast, model)
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
-            found = with_details(_narrated_by(found, given), details, b"" if cover is None else _jpeg(cover))
+            found = with_details(_narrated_by(found, given), details, b"" if cover is None else _jpeg(cover), credits)
             found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))
@@ -275,7 +276,7 @@ def _player_inputs() -> list[io.Input]:
             advanced=True,
             placeholder="narrator = Anna",
             tooltip="What players show, one per line: title, author, narrator, year, language, genre, description. An "
-            "EPUB brings its own, and the voice's name is the narrator.",
+            "EPUB brings its own, and the voice's name is the narrator. opening and closing are spoken as credits.",
         ),
         io.Image.Input(
             "cover",
@@ -289,6 +290,14 @@ def _player_inputs() -> list[io.Input]:
             advanced=True,
             placeholder="1, 3-5",
             tooltip="Numbers of the chapters that are not read, such as 1, 3-5.",
+        ),
+        io.Boolean.Input(
+            "credits",
+            default=False,
+            optional=True,
+            advanced=True,
+            tooltip="Speak title, author and narrator as a first chapter, and the end as a last one, in the book's "
+            "language. details may give other words: opening = ..., closing = ...",
         ),
     ]
 

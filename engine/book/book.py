@@ -29,10 +29,11 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's title and turns, one per paragraph, its heading first."""
+    """A chapter's title and turns, one per paragraph, its heading first. is_credits: it is none of the book's own."""
 
     title: str
     turns: tuple[Turn, ...]
+    is_credits: bool = False
 
 
 @dataclass(frozen=True)

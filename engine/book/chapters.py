@@ -74,9 +74,9 @@ def number_turns(book: Book) -> list[Chapter]:
 
 
 def passage_of(book: Book, speaker: str) -> str:
-    """Return the start of a speaker's text. It is spoken once and becomes the voice of the rest."""
+    """Return the start of a speaker's text, without credits. It is spoken once and becomes the voice of the rest."""
     passage = ""
-    for chapter in book.chapters:
+    for chapter in filter(lambda one: not one.is_credits, book.chapters):
         for turn in chapter.turns:
             if turn.speaker != speaker or len(passage) > _LOOKED_AT // 10:  # long without a word
                 continue

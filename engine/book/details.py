@@ -7,20 +7,23 @@ from dataclasses import fields, replace
 
 from ..core.errors import HiggsError, shown_name
 from .book import Book, BookDetails
+from .credits import with_credits
 
 _LINE = re.compile(r"\s*([A-Za-z]+)\s*[=:]\s*(.*?)\s*")
 _RANGE = re.compile(r"\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*", re.ASCII)
 _OF_BOOK = ("title", "author")
-_NAMES = (*_OF_BOOK, *(field.name for field in fields(BookDetails) if field.name != "cover"))
+_CREDITS = ("opening", "closing")
+_NAMES = (*_OF_BOOK, *(field.name for field in fields(BookDetails) if field.name != "cover"), *_CREDITS)
 _MOST = 4000  # characters of a value
 _YEAR = re.compile(r"\d{4}(-\d\d){0,2}", re.ASCII)
 _PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
-def with_details(book: Book, text: str, cover: bytes = b"") -> Book:
-    """Return the book with lines such as `narrator = Anna`, and a cover if one is given.
+def with_details(book: Book, text: str, cover: bytes = b"", credits: bool = False) -> Book:
+    """Return the book with lines such as `narrator = Anna`, a cover if one is given, and spoken credits.
 
-    Raises HiggsError for another line, or a cover that is neither JPEG nor PNG.
+    credits: make those that no line `opening = ...` or `closing = ...` gives. Raises HiggsError for another line, a
+    cover that is neither JPEG nor PNG, or like `with_credits`.
     """
     given: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
@@ -36,7 +39,8 @@ def with_details(book: Book, text: str, cover: bytes = b"") -> Book:
         raise HiggsError("the cover is neither JPEG nor PNG. Choose another picture.")
     own = {name: given.pop(name) for name in _OF_BOOK if name in given}
     pictures = {"cover": cover} if cover else {}
-    return replace(book, **own, details=replace(book.details, **given, **pictures))
+    spoken = [given.pop(name, None) for name in _CREDITS]
+    return with_credits(replace(book, **own, details=replace(book.details, **given, **pictures)), credits, *spoken)
 
 
 def is_picture(data: bytes) -> bool:

@@ -134,8 +134,13 @@ def _narrate_parser(commands):
         default=BOOK_FORMATS[0],
         help="one file per chapter, or one .m4b with chapters",
     )
-    text = "title, author, narrator, year, language, genre or description, in place of the book's own; repeat for more"
+    text = (
+        "title, author, narrator, year, language, genre or description, in place of the book's own, or the text of its "
+        "spoken credits, opening or closing; repeat for more"
+    )
     command.add_argument("--detail", action="append", default=[], metavar="NAME=VALUE", help=text)
+    text = "speak title, author and narrator as a first chapter, and the end as a last"
+    command.add_argument("--credits", action="store_true", help=text)
     command.add_argument("--cover", type=Path, metavar="FILE.jpg|.png", help="cover in mp3 and m4b")
     command.add_argument("--leave-out", default="", metavar="1,3-5", help="numbers of the chapters that are not read")
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of paragraphs")

@@ -80,3 +80,12 @@ def test_places_that_would_be_shared_or_hold_no_book_are_refused(run, shelf, tmp
     (tmp_path / "empty").mkdir()
     assert run(tmp_path / "empty") == 2 and "empty has no books. Choose a folder with files ending in .txt" in run.told
     assert not run.out.exists()
+
+
+def test_credits_and_details_are_those_of_each_book(run, shelf):
+    assert (
+        run(shelf / "A.txt", shelf / "B.md", "--detail", "author = Ann", "--detail", "narrator = Bo", "--credits") == 0
+    )
+    assert sounds(run.out)[:3] == ["A/01 Opening Credits.flac", "A/02 A.flac", "A/03 Closing Credits.flac"]
+    told = (run.out / "B" / "01 Opening Credits.srt").read_text(encoding="utf-8")
+    assert "Bee." in told or "B." in told

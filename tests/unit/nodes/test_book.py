@@ -66,6 +66,15 @@ def test_chapters_are_left_out_and_the_voice_is_the_narrator(run):
         run(text=TEXT, leave_out="3")
 
 
+def test_credits_name_the_voice_as_narrator(run):
+    voice = {"voice_1": replace(VOICE, name="Amber")}
+    said = run(text=TEXT, voices=voice, details="author = Ann", credits=True)
+    assert (said[0], said[-1]) == ("Book. Written by Ann. Narrated by Amber.", f"The end. {said[0]}")
+    assert run.report.startswith("4 chapters, ") and "01 Opening Credits.flac: 1.5 s, made" in run.report
+    with pytest.raises(HiggsError, match="Higgs Book: the credits need the author and the narrator"):
+        run(text=TEXT, credits=True)
+
+
 def test_a_picture_becomes_the_cover(run):
     av = pytest.importorskip("av", reason="PyAV is not installed")
     pytest.importorskip("PIL.Image", reason="Pillow comes with ComfyUI")
