@@ -9,14 +9,16 @@ code's order, and uses a translation wherever the same English stands.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
+import itertools
 import json
 import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,12 +41,15 @@ def english(schemas: Mapping) -> dict[Keys, str]:
             name = socket.args[0] if kind == "inputs" else socket.display_name
             found |= {(*at, kind, key, "name"): name, (*at, kind, key, "tooltip"): socket.tooltip}
     found |= {("main", "higgsTTS", "page", sentence): sentence for sentence in page_sentences()}
-    server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] == SERVER}
+    server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] in (SERVER, TOLD)}
     found |= {keys: keys[-1] for keys in sorted(server)}
     return found | _settings()
 
 
 SERVER = ("main", "higgsTTS", "server")
+TOLD = ("main", "higgsTTS", "told")  # errors and reports, of which the page translates each line
+_NOT_IN_COMFYUI = ("tools", "serve", "terminal.py")
+VALUE = "\u2039value\u203a"  # in place of a value
 
 
 def page_sentences() -> list[str]:
@@ -59,6 +64,52 @@ def page_sentences() -> list[str]:
                 raise ValueError(f"{path.name} says {argument!r}, which is not a literal. Use translated() for it.")
             found |= dict.fromkeys(literals)
     return list(found)
+
+
+def sources() -> list[Path]:
+    """Return the files whose errors and reports users of the nodes see."""
+    paths = [*(ROOT / "nodes").rglob("*.py"), *(ROOT / "engine").rglob("*.py")]
+    return sorted(path for path in paths if path.relative_to(ROOT).parts[1] not in _NOT_IN_COMFYUI)
+
+
+def error_texts() -> set[str]:
+    """Return the sentences of errors, as far as the code writes them where it raises them, with a word for values."""
+    calls = (call for path in sources() for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    found = [call for call in calls if isinstance(call, ast.Call) and call.args]
+    errors = [call.args[0] for call in found if isinstance(call.func, ast.Name) and call.func.id == "HiggsError"]
+    return {text for error in errors for text in _forms(error) if text.replace(VALUE, "").strip(" :.")}
+
+
+def _forms(node: ast.AST) -> list[str]:
+    """Return the texts that an expression may give: both of an either-or, with and without a plural's s."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.IfExp):
+        return [*_forms(node.body), *_forms(node.orelse)]
+    if isinstance(node, ast.JoinedStr):
+        return ["".join(parts) for parts in itertools.product(*map(_forms, node.values))]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return ["", *_forms(node.left)]
+    return _forms(node.value) if isinstance(node, ast.FormattedValue) else [VALUE]
+
+
+def untold(text: str, keys: Iterable[str]) -> list[str]:
+    """Return the parts of an error or a report that the page cannot translate with these keys, as `told` does it."""
+    ordered = sorted(keys, key=lambda key: (key.startswith("{"), -len(re.sub(r"\{\w+\}", "", key))))
+
+    def parts(english: str) -> list[str]:
+        for key in ordered:
+            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+?)", re.escape(key))
+            if match := re.fullmatch(pattern, english):
+                values = match.groupdict()
+                said = [value for name, value in values.items() if name.startswith("said")]
+                listed = [value for name, value in values.items() if name.startswith("list")]
+                for one in (one for value in listed for one in value.split(", ")):
+                    said += [one] if parts(one) != [one] else one.split(" and ")
+                return [part for one in said for part in parts(one)]
+        return [english]
+
+    return [part for line in text.split("\n") for part in parts(line)]
 
 
 def _first_argument(text: str) -> str:
@@ -151,7 +202,7 @@ def main() -> None:
     DIGESTS.write_text(json.dumps(digests(said), indent=2) + "\n", encoding="utf-8")
     if len(sys.argv) > 1:
         new = json.load(sys.stdin)
-        said |= {(*SERVER, key): key for key in new.pop("server", ())}
+        said |= {(*place, key): key for place in (SERVER, TOLD) for key in new.pop(place[-1], ())}
         fill(sys.argv[1], new, said)
     lacks = {language: missing(language, said) for language in LANGUAGES}
     print(json.dumps({language: texts for language, texts in lacks.items() if texts}, ensure_ascii=False, indent=2))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import urllib.error
 import urllib.request
 
 import numpy as np
 import pytest
+
+from .server import Comfy, serving
 
 
 @pytest.fixture
@@ -147,3 +151,21 @@ def test_an_unknown_charset_is_read_as_utf_8(comfy):
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert json.loads(answer.read())["seconds"] > 0
+
+
+def test_every_input_that_must_be_refused_is_told_in_other_languages(tmp_path):
+    if "COMFYUI_PATH" not in os.environ:
+        pytest.skip("COMFYUI_PATH is not set: no ComfyUI to test in")
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed beside pytest: pip install aiohttp")
+    from higgs_tts.tests.faults.user_prompts import REFUSED, Prompts, check_refused, furnish
+
+    furnish(tmp_path / "base")
+    with serving(tmp_path / "base" / "tiny" / "v3") as address:
+        comfy = Comfy(tmp_path / "base", ("--cpu",))
+        try:
+            prompts = Prompts(random.Random(1), comfy.get("/object_info"), True)
+            for _ in REFUSED:
+                _, prompt, parts = prompts.refused(address)
+                check_refused(comfy.run(prompt), parts)
+        finally:
+            comfy.stop()

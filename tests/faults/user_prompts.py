@@ -19,17 +19,20 @@ import soundfile
 
 from ...engine.tools.tiny import write_tiny
 from ..comfyui.server import CHECKPOINT, TODAY, Outcome, add_checkpoints, add_clips, lay_out, read_workflow
+from ..translations import LANGUAGES, SERVER, TOLD, translations, untold
 from ..user_folders import add_user_files
 
 HERE = pathlib.Path(__file__).parent
 EMBEDDED, V2 = "embedded (small, English)", "higgs/v2"
 SPEAKERS = ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook")
-SERVER = "@server"  # stands for its address, which differs from run to run
+ADDRESS = "@server"  # stands for its address, which differs from run to run
 # Rows [template, {node class: inputs}, parts of the error], and for some {node: what takes its place}.
 REFUSED = json.loads((HERE / "refused_inputs.json").read_text(encoding="utf-8"))
 REMEDY = re.compile(
     r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Paste|Put|Remove|Save|Set|Start|Use|Write)\b"
 )
+NODE = re.compile(r"([\w.]+ - )?Higgs [\w ]+: ")
+_TOLD = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] in (SERVER, TOLD)]
 TRAINING = "training"  # takes minutes, so it is only refused
 TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json") if path.stem != TRAINING)
 IN_FOLDERS = ("book", "lines")  # templates that write files instead of a clip
@@ -69,7 +72,7 @@ class Drawn:
         speaker["pronunciations"] += f"\nunsaid{number} = unsaid"
         if self.template in IN_FOLDERS:
             speaker["folder"] += f"/{number}"
-        return json.loads(json.dumps(again.prompt).replace(SERVER, address))
+        return json.loads(json.dumps(again.prompt).replace(ADDRESS, address))
 
 
 def dealt(rng: random.Random, items: Sequence[Any]) -> Iterator[Any]:
@@ -100,7 +103,7 @@ class Prompts:
         """Return a template with random settings. long: spoken for some seconds."""
         rng, template = self._rng, template or next(self._templates)
         drawn = Drawn(template, read_workflow(template, 0, TODAY))  # its frames are set below
-        model = CHECKPOINT if template == "lora" else SERVER if template == "server" else next(self._models)
+        model = CHECKPOINT if template == "lora" else ADDRESS if template == "server" else next(self._models)
         for entry in drawn.prompt.values():
             self._vary(entry)
             _FILES.get(entry["class_type"], lambda inputs, rng: None)(entry["inputs"], rng)
@@ -148,7 +151,7 @@ class Prompts:
             drawn.inputs_of(class_type).update(inputs)
         for nodes in extra:
             drawn.prompt |= nodes
-        prompt = json.loads(json.dumps(drawn.prompt).replace(SERVER, address))
+        prompt = json.loads(json.dumps(drawn.prompt).replace(ADDRESS, address))
         return f"{template} {[*changes.values(), *extra]}", prompt, parts
 
 
@@ -207,7 +210,7 @@ _TEXTS = {
 _FILES = {
     "HiggsTTSLoadVoice": lambda inputs, rng: inputs.update(voice=rng.choice(VOICES)),
     "HiggsTTSLoadLoRA": lambda inputs, rng: inputs.update(name=rng.choice(("anna", "team/slow"))),
-    "HiggsTTSServer": lambda inputs, rng: inputs.update(addresses=SERVER),
+    "HiggsTTSServer": lambda inputs, rng: inputs.update(addresses=ADDRESS),
     "LoadAudio": lambda inputs, rng: inputs.update(
         audio="film.wav" if inputs["audio"] else rng.choice(("reference.wav", "mine.flac"))
     ),
@@ -247,6 +250,14 @@ def check_refused(outcome: Outcome, parts: Sequence[str]) -> None:
     assert all(part in outcome.error for part in parts), f"{outcome.end}: {outcome.error[:600]}"
     if not parts[0].isidentifier():  # as ComfyUI's own are: value_bigger_than_max
         assert "Higgs " in outcome.error and REMEDY.search(outcome.error), f"no remedy: {outcome.error[:600]}"
+        english = [part for error in _errors_of(outcome) for part in untold(NODE.sub("", error.strip()), _TOLD)]
+        assert not english, f"not in locales/: {english}"
+
+
+def _errors_of(outcome: Outcome) -> list[str]:
+    if not outcome.refusal:
+        return [outcome.error]
+    return [one["details"] for node in outcome.refusal["node_errors"].values() for one in node["errors"]]
 
 
 def differing(before: dict[str, Any], now: dict[str, Any], on_gpu: bool) -> list[str]:

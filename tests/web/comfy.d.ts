@@ -61,7 +61,7 @@ export interface NodeType {
 
 /** Translations of all packs into one language. */
 export interface Messages {
-    nodeDefs?: Record<string, { inputs?: Record<string, { tooltip?: string }> }>
+    nodeDefs?: Record<string, { display_name?: string; inputs?: Record<string, { tooltip?: string }> }>
     higgsTTS?: import("../../web/js/words.js").Words
 }
 
@@ -125,7 +125,8 @@ export interface Api extends EventTarget {
     clientId?: string
     apiURL(route: string): string
     fetchApi(route: string, options?: RequestInit): Promise<Response>
-    addEventListener(type: string, listener: (event: CustomEvent) => void): void
+    queuePrompt(...given: any[]): Promise<any>
+    addEventListener(type: string, listener: (event: CustomEvent) => void, captures?: boolean): void
     removeEventListener(type: string, listener: (event: CustomEvent) => void): void
 }
 

@@ -23,11 +23,10 @@ function root() {
 }
 
 /**
- * Node with this id and one of these types, if the open graph has it.
+ * Node with this id, if the open graph has it.
  * @param {string} id
- * @param {string[]} [types] default: those that speak
  */
-export function speakerOf(id, types = SPEAKERS) {
+export function nodeOf(id) {
     /** @type {import("../../tests/web/comfy").Graph | undefined} */
     let graph = root()
     let node
@@ -35,6 +34,16 @@ export function speakerOf(id, types = SPEAKERS) {
         node = graph?.getNodeById(part) ?? graph?.getNodeById(Number(part))
         graph = node?.subgraph
     }
+    return node
+}
+
+/**
+ * Node with this id and one of these types, if the open graph has it.
+ * @param {string} id
+ * @param {string[]} [types] default: those that speak
+ */
+export function speakerOf(id, types = SPEAKERS) {
+    const node = nodeOf(id)
     return node && types.includes(node.type) ? node : undefined
 }
 

@@ -14,6 +14,11 @@ function language() {
     return app.extensionManager.setting.get("Comfy.Locale")
 }
 
+/** A node type's name in the page's language. @param {string} type */
+export function nameOf(type) {
+    return messages[language()]?.nodeDefs?.[type]?.display_name
+}
+
 /** @param {import("../../tests/web/comfy").Widget} widget */
 function labelOptions(widget) {
     const { values } = widget.options

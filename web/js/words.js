@@ -1,7 +1,13 @@
 // The page's words in ComfyUI's language. The English sentences are the keys of "higgsTTS" in locales/*/main.json, and
 // stay where a translation is missing. Read them when they are shown: the language may change.
 
-/** @typedef {{page?: Record<string, string>, server?: Record<string, string>}} Words */
+/**
+ * page: of the scripts. server: of the server. told: its errors and reports. all: those and the server's, once sorted.
+ * @typedef {{page?: Record<string, string>, server?: Record<string, string>, told?: Record<string, string>,
+ *     all?: Record<string, string>}} Words
+ */
+
+const LONGEST = 1500 // characters of a line that is looked up
 
 /** @type {Record<string, Words | undefined>} by language */
 let known = {}
@@ -26,22 +32,75 @@ export function say(english, values = {}) {
 }
 
 /**
- * Translates a sentence of the server, which has its values already. A place {list...} holds a list in words.
+ * Translates a sentence of the server, which has its values already.
  * @param {string} english
  * @returns {string}
  */
 export function translated(english) {
-    const words = known[language()]?.server ?? {}
-    if (english in words) return words[english]
+    return formOf(english, known[language()]?.server ?? {}) ?? english
+}
+
+/**
+ * Translates an error of the server, or a report, each of whose lines it may know.
+ * @param {string} english
+ * @returns {string}
+ */
+export function told(english) {
+    const words = wordsTold()
+    return english
+        .split("\n")
+        .map((line) => (line.length > LONGEST ? line : (formOf(line, words) ?? line)))
+        .join("\n")
+}
+
+/** Sentences of errors and reports, and the server's others, which stand in them. Those that say most come first. */
+function wordsTold() {
+    const words = known[language()]
+    if (!words) return {}
+    if (!words.all) {
+        const all = Object.entries({ ...words.server, ...words.told })
+        words.all = Object.fromEntries(all.sort(([one], [other]) => bare(other) - bare(one)))
+    }
+    return words.all
+}
+
+/** Number of characters beside the places, fewer for a sentence that begins with one. @param {string} key */
+function bare(key) {
+    return key.replace(/\{\w+\}/g, "").length - (key.startsWith("{") ? 1000 : 0)
+}
+
+/**
+ * The translation of a sentence, or null. A place {list...} holds a list of sentences, {said...} another sentence.
+ * @param {string} english
+ * @param {Record<string, string>} words
+ * @returns {string | null}
+ */
+function formOf(english, words) {
+    if (Object.hasOwn(words, english)) return words[english]
     for (const [key, sentence] of Object.entries(words)) {
         const values = key.includes("{") && english.match(patternOf(key))?.groups
         if (!values) continue
-        for (const name of Object.keys(values)) {
-            if (name.startsWith("list")) values[name] = listed(values[name].split(/, | and /).map(translated))
+        for (const [name, value] of Object.entries(values)) {
+            if (name.startsWith("said")) values[name] = formOf(value, words) ?? value
+            if (name.startsWith("list")) values[name] = listed(partsOf(value, words))
         }
         return filled(sentence, values)
     }
-    return english
+    return null
+}
+
+/**
+ * The parts of a list, translated where they are known. Other parts may contain an "and" of their own.
+ * @param {string} english
+ * @param {Record<string, string>} words
+ */
+function partsOf(english, words) {
+    return english.split(", ").flatMap((part) => {
+        const whole = formOf(part, words)
+        if (whole !== null) return [whole]
+        const forms = part.split(" and ").map((one) => [one, formOf(one, words)])
+        return forms.some(([, form]) => form !== null) ? forms.map(([one, form]) => form ?? one ?? "") : [part]
+    })
 }
 
 /**
@@ -60,10 +119,17 @@ function filled(sentence, values) {
     return sentence.replace(/\{(\w+)\}/g, (place, name) => String(values[name] ?? place))
 }
 
+/** @type {Map<string, RegExp>} by key */
+const patterns = new Map()
+
 /** @param {string} key */
 function patternOf(key) {
-    const parts = key.split(/\{(\w+)\}/).map((part, at) => (at % 2 ? `(?<${part}>.+?)` : literal(part)))
-    return new RegExp(`^${parts.join("")}$`, "s")
+    let pattern = patterns.get(key)
+    if (!pattern) {
+        const parts = key.split(/\{(\w+)\}/).map((part, at) => (at % 2 ? `(?<${part}>.+?)` : literal(part)))
+        patterns.set(key, (pattern = new RegExp(`^${parts.join("")}$`, "s")))
+    }
+    return pattern
 }
 
 /** @param {string} text */

@@ -17,9 +17,9 @@ from higgs_tts.tests.translations import DIGESTS, LANGUAGES, LOCALES, SERVER, di
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
-SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono."}  # names, formats and units
+SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono.", "{name}: {said}"}  # names, formats and units
 SHARED = {
-    "fr": {"script", "film"},
+    "fr": {"script", "film", "{count} note", "{count} notes"},
     "es": {"clip"},
     "de": {"Tags", "Seed {seed}."},
     "pt-BR": {"Volume"},

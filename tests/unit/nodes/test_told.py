@@ -1,0 +1,80 @@
+"""Errors and reports in the languages of the page: how many it can translate, and that none of them is out of date."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+import torch
+from higgs_tts.engine import TARGETS, SpeechResult, master
+from higgs_tts.engine.book.report import BookFile, BookProgress
+from higgs_tts.engine.speech.result import FLAWS, DoubtfulWords, Retried, outcome
+from higgs_tts.engine.speech.verdict import DOUBTS
+from higgs_tts.tests.translations import LANGUAGES, SERVER, TOLD, VALUE, error_texts, sources, translations, untold
+
+UNTRANSLATED = 112  # sentences of errors that the page shows in English: this number may fall, not rise
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return [keys[-1] for keys in translations("zh") if keys[:3] in (SERVER, TOLD)]
+
+
+def test_no_more_errors_are_shown_in_english(keys):
+    """Of a new error, put the sentence into locales/ (see tests/translations.py), or translate another one."""
+    english = sorted(text for text in error_texts() if {*untold(text, keys)} - {VALUE, f"{VALUE}."})
+    assert len(english) == UNTRANSLATED, "\n".join(english)
+
+
+def test_every_line_of_a_report_is_translated(keys, load_module):
+    speech = SpeechResult(torch.zeros(24_000), torch.zeros(25, 8).long(), 0.5, 2, "end of speech")
+    cut = SpeechResult(torch.zeros(24_000), torch.zeros(25, 8).long(), 0.5, 2, "the frame limit (25 frames, 1.0 s)")
+    again = [Retried(number, "Hello.", ((*FLAWS,), ()), 2) for number in range(1, 10)]
+    doubts = [str(DoubtfulWords(kind, "the lamp", 3.2, 4.0)) for kind in DOUBTS]
+    tone = torch.sin(torch.arange(96_000) / 20)[None] / 3
+    quiet = torch.cat([tone, 0.001 * torch.randn(1, 96_000), torch.zeros(1, 24_000)], 1)
+    loudness = [str(master(wav, 24_000, target)[1]) for wav in (tone, quiet) for target in TARGETS.values() if target]
+    files = [BookFile("01 One.flac", 61.0, True, loudness[0]), BookFile("2.mp3", 3700.0, False), BookFile("3", 1, True)]
+    outcomes = [outcome(*counts) for counts in ((0, 0, 2), (1, 0, 2), (3, 0, 2), (0, 2, 2), (0, 1, 2))]
+    describe = load_module("speak").describe
+    reports = [
+        describe(
+            speech, "higgs", ("Cloning works less well without a transcript.", *doubts), *loudness, *map(str, files)
+        ),
+        describe(cut, "higgs", (f"One: {doubts[0]}",), "Speakers: 1 Anna, 2 (no name)", "Saved: output/a.flac."),
+        load_module("comfy.info").info(
+            outcomes, ["Voice Anna: x"], again, ["Left out: the notes, 2 notes."], "a", "b."
+        ),
+        *(str(BookProgress(0.5, left, 1, 2, "One")) for left in (None, 9.0)),
+    ]
+    parts = {part for report in reports for part in untold(report, keys)}
+    assert parts == {"x"}, "of a voice's warning"
+
+
+def test_what_is_translated_is_still_said():
+    """What a key says between its values stands in the code, in at most three texts."""
+    code = "\n".join(
+        node.value
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+    def texts(said: str) -> int:
+        """Return the number of texts of the code that make up a sentence, 9 if they do not."""
+        end = next((end for end in range(len(said), 0, -1) if said[:end] in code), 0)
+        return 0 if not said else 1 + texts(said[end:]) if end > 3 or end == len(said) else 9
+
+    told = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] == TOLD]
+    pieces = {key: [one.strip() for one in re.split(r"\{\w+\}|[.,:;()?]", key)] for key in told}
+    gone = {key: [one for one in found if texts(one) > 3] for key, found in pieces.items()}
+    assert {key: found for key, found in gone.items() if found} == {}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nodes_are_called_as_on_the_page(language):
+    known = translations(language)
+    names = {text for keys, text in known.items() if keys[0] == "nodeDefs" and keys[-1] == "display_name"}
+    told = " ".join(text for keys, text in known.items() if keys[:3] == TOLD)
+    assert {*re.findall("[“「‘«„]\\s?(Higgs.*?)\\s?[”」’»“]", told)} <= names
