@@ -266,15 +266,17 @@ class Network:
         send(torch.tensor([scale]), batch.scale)
         return batch
 
-    def _logits(self, batch: Batch) -> torch.Tensor:
+    def _logits(self, batch: Batch, kept: torch.Tensor | None = None) -> torch.Tensor:
         x = embed(self.talker, self._text, batch.tokens, batch.codes, batch.is_code, self._tables.get("embed_codes"))
         hidden = whole(self.talker, x, batch.is_code, self.changes, self._recompute and torch.is_grad_enabled())
+        hidden = hidden if kept is None else hidden[kept][None]
         return logits(self.talker, hidden, self._norm, self._tables.get("head_codes", self.talker.head_codes))
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         """Return the sum of all targets' losses, and add to the report."""
-        targets = batch.targets.flatten()
-        each = F.cross_entropy(self._logits(batch).flatten(0, 1), targets, ignore_index=IGNORED, reduction="none")
+        kept = (batch.targets != IGNORED).any(2) if self.device.type == "cpu" else None  # elsewhere shapes are fixed
+        targets = (batch.targets if kept is None else batch.targets[kept]).flatten()
+        each = F.cross_entropy(self._logits(batch, kept).flatten(0, 1), targets, ignore_index=IGNORED, reduction="none")
         with torch.no_grad():
             is_end = targets == EOC
             kinds = [each, targets != IGNORED, torch.where(is_end, each, 0.0), is_end]

@@ -115,7 +115,7 @@ def _block(
     v = split[:, :, total:].transpose(1, 2)
     group = config.heads // config.kv_heads
     k, v = (one[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for one in (k, v))
-    attended = _CausalAttention.apply(q, k, v)
+    attended = _attended(q, k, v)
     x = x + times(attended.transpose(1, 2).reshape(batch * length, -1), layer.out).view_as(x)
     h = normed(x, layer.text.mlp_norm, layer.code.mlp_norm).flatten(0, 1)
     outs = []
@@ -123,6 +123,13 @@ def _block(
         gate, up = times(h, expert.gate_up).chunk(2, 1)
         outs.append(times(F.silu(gate) * up, expert.down).view(batch, length, hidden))
     return x + (outs[0] if kinds is None else torch.where(kinds, outs[1], outs[0]))
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Compute causal attention, [B, heads, T, D]. A CPU adds up in one order by itself."""
+    if q.device.type == "cpu":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return _CausalAttention.apply(q, k, v)
 
 
 class _CausalAttention(torch.autograd.Function):
