@@ -312,7 +312,9 @@ def train(args: argparse.Namespace) -> int:
         raise
     for clip, why in report.refused.items():
         print(f"left out: {clip}: {why}", file=sys.stderr)
-    print(f"{report.note}\n" * bool(report.note) + f"{report}\n{report.out}")
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"{report}\n{report.out}")
     return 0
 
 

@@ -67,13 +67,17 @@ class HiggsTTSTrainVoice(io.ComfyNode):
                     options=whispers(),
                     default=NO_WHISPER,
                     optional=True,
-                    tooltip="A Whisper model in models/whisper. It writes down clips that have no transcript.",
+                    tooltip="A Whisper model in models/whisper. It writes down clips that have no transcript, and "
+                    "hears which words the LoRA misreads.",
                 ),
                 *_advanced(),
             ],
             outputs=[
                 types.Model.Output(display_name="model", tooltip="The model with the LoRA, for Higgs Speak."),
-                io.Audio.Output(display_name="audio", tooltip="Three texts spoken with the LoRA."),
+                io.Audio.Output(
+                    display_name="audio",
+                    tooltip="Texts spoken with the LoRA, each with a clip as the voice and then without.",
+                ),
                 io.Custom("LOSS_MAP").Output(display_name="losses", tooltip="For ComfyUI's Loss Graph."),
                 io.String.Output(display_name="info", tooltip="What was learned, and which clips were left out."),
             ],
@@ -210,6 +214,4 @@ def _teller(node_id: str):
 def _describe(report: TrainReport, model: AnyModel) -> str:
     left_out = [f"{clip} was left out. {why}" for clip, why in report.refused.items()]
     saved = f"Saved as {report.out}."
-    return info(
-        [f"{report} {saved}"], [*left_out, *filter(None, [report.note])], (), report.curves(), model.model.label, ""
-    )
+    return info([f"{report} {saved}"], [*report.warnings, *left_out], (), report.curves(), model.model.label, "")

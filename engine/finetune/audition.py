@@ -1,79 +1,83 @@
-"""Three texts spoken with an adapter between steps. They decide which adapter is kept: a loss cannot hear."""
+"""Texts spoken with an adapter between steps. They decide which adapter is kept: a loss cannot hear."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..checkpoint.codec_layout import CodecWeights
 from ..codec.model import build_decoder
-from ..core.config import FRAME_RATE, SAMPLE_RATE, Adapter, SamplingParams
+from ..core.config import FRAME_RATE, Adapter, SamplingParams
 from ..engines.engine import Engine
 from ..preview.likeness import likeness_to
 from ..preview.transcribe import transcriber
 from ..prompt.chunking import estimate_seconds
+from ..prompt.script import Turn
+from ..speech.drive import speak_each
 from ..speech.result import SpeechResult
-from ..speech.speech_input import Listener
+from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
-from ..words.whisper_check import misheard
+from ..words.letters import words_of
+from ..words.whisper_check import misheard_in
 from .lessons import references
 from .rows import Utterance
 
-TOO_LONG = 3.0  # times the estimate, as Qwen3-TTS's trainers refuse adapters that do not stop
-STRENGTHS = (1.0, 0.65, 0.3)  # 1.0 may over-steer, and some found 0.3 stable; of equals the first is chosen
+TOO_LONG = 3.0  # times the estimate. Qwen3-TTS's trainers refuse adapters that do not stop
+_LATE = 0.05  # share of texts that may be too long: then all their words are wrong, else the adapter is refused
+STRENGTHS = (1.0, 0.65, 0.3)  # 1.0 may over-steer, and some found 0.3 stable: tried while the one before misreads
+WORDS = 100  # at least, with a clip and without: of fewer, twice as many wrong ones may be chance
+_CHANCE = 1.5, 0.02  # times the untouched model's wrong words in the mean of both, and share of all: so many are chance
 _SPARE = 2.0  # seconds more, for a single word
-_MOST_CHARACTERS = 150
+_LONGEST, _CUT = 9.0, 40  # seconds of a text; characters of one if all are longer
+USES = "With a clip as the voice", "Without a clip"
+_REMEDY = "Record more speech, or train fewer steps."
+_DEAF = "Only words left out or said again were noticed. Choose a Whisper model, which also hears misread ones."
 _COMPARED = 8  # clips that are held out whose voice is compared
 _ALIKE = 0.02  # of likeness, that makes no difference
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One speech per text at a strength. endless: says which one was too long first; empty if none was.
+    """Speech of each text with a clip as the voice, then without. endless: says which was too long, empty if none.
 
-    doubts: words that the check doubts. misheard: words that Whisper understands otherwise. likeness: cosine to the
-    clips that are held out. length: times the estimate. misheard and likeness are NaN if nothing measures them.
+    words: number of words of each use. wrong: of them, see USES. likeness: cosine to held-out clips, 0 if unmeasured.
     """
 
     strength: float
     speeches: tuple[SpeechResult, ...]
     endless: str = ""
-    length: float = 1.0
-    misheard: float = math.nan
-    likeness: float = math.nan
+    words: int = 1
+    wrong: Sequence[int] = (0, 0)
+    likeness: float = 0.0
 
-    @property
-    def doubts(self) -> int:
-        """Number of words that the check doubts."""
-        return sum(len(speech.doubts) for speech in self.speeches)
+    def misread(self, untouched: Mapping[str, Any]) -> list[float]:
+        """Return how many words of each use are wrong beyond chance, by the entry of the untouched model."""
+        times, share = _CHANCE
+        most = times * sum(untouched["wrong"]) / len(USES) + share * self.words
+        return [max(0.0, wrong - most) for wrong in self.wrong]
 
-    @property
-    def wrong(self) -> float:
-        """Number of words that the check doubts or Whisper understands otherwise."""
-        return self.doubts + (0 if math.isnan(self.misheard) else self.misheard)
+    def rank(self, untouched: Mapping[str, Any], loss: float) -> list[float]:
+        """Return what is lower for a better adapter: misread words, likeness, the loss. untouched: see `misread`."""
+        return [sum(self.misread(untouched)), -round(self.likeness / _ALIKE), loss]
 
-    def rank(self, untouched: float, loss: float) -> list[float]:
-        """Return what is lower for a better adapter: words beyond those of the untouched model, likeness, the loss."""
-        alike = 0.0 if math.isnan(self.likeness) else -round(self.likeness / _ALIKE)
-        return [max(0.0, self.wrong - untouched), alike, loss]
-
-    def entry(self) -> dict[str, float]:
-        """Return its figures for a report, without those that nothing measured."""
-        kept = ("strength", "doubts", "misheard", "wrong", "likeness", "length")
-        figures = {name: getattr(self, name) for name in kept} | {"endless": bool(self.endless)}
-        return {name: figure for name, figure in figures.items() if not math.isnan(figure)}
+    def entry(self) -> dict[str, Any]:
+        """Return its figures for a report."""
+        kept = "strength", "words", "wrong", *["likeness"] * bool(self.likeness)
+        return {name: getattr(self, name) for name in kept} | {"endless": bool(self.endless)}
 
 
 class Audition:
-    """Speaks texts of clips that are held out, one of them a single word, in the voice of a clip that was learned.
+    """Speaks texts of clips that are held out, one of them a single word, in one batch: in the voice of a clip that was
+    learned, and without a clip.
 
-    whisper: folder of a Whisper, which then hears the words. resemblyzer, if it is installed, compares voices.
+    whisper: folder of a Whisper, which then hears the words, beside the check. resemblyzer, if it is installed,
+    compares voices.
     """
 
     def __init__(
@@ -82,53 +86,68 @@ class Audition:
         self._config, self._device, self._whisper = engine.config, engine.device, whisper
         best = max(references(learned), key=lambda one: len(one.codes))
         self._voice = Voice(best.codes, best.text, best.name)
-        texts = sorted((one.text for one in held_out if len(one.text) <= _MOST_CHARACTERS), key=len)
-        texts = texts or [held_out[0].text[:_MOST_CHARACTERS]]
-        word = max((word.strip(".,;:!?\"'()") for word in " ".join(texts).split()), key=len)
-        self.texts = tuple(dict.fromkeys((word, texts[len(texts) // 2], texts[-1])))
+        most = min(_LONGEST, engine.planner.prompts.chunk_seconds)  # each is one chunk
+        self.texts = _texts([one.text for one in held_out], most)
         self._likeness = functools.cache(lambda: _likeness_to(engine.checkpoint.codec, held_out[:_COMPARED]))
 
-    def __call__(
-        self,
-        adapter: Path | None,
-        strengths: Sequence[float] = STRENGTHS,
-        on_frame: Callable[[int, int], None] | None = None,
-    ) -> list[Trial]:
-        """Speak with an adapter, or without, at each strength. Opens an engine for it. on_frame: see `Listener`."""
-        trials = [self._spoken(adapter, strength, on_frame) for strength in strengths]
-        likeness = self._likeness()
-        with contextlib.ExitStack() as stack:
-            hear = stack.enter_context(transcriber(self._whisper, self._device)) if self._whisper else None
-            return [
-                replace(
-                    trial,
-                    likeness=likeness(torch.cat([speech.wav for speech in trial.speeches])) if likeness else math.nan,
-                    misheard=self._misheard(hear, trial) if hear else math.nan,
-                )
-                for trial in trials
-            ]
+    def __call__(self, adapter: Path | None, strength: float, on_step: Callable[[], object]) -> Trial:
+        """Speak with an adapter at a strength, or without. Opens an engine for it. on_step: may raise to stop."""
+        trial = self._spoken(adapter, strength, on_step)
+        if trial.endless:
+            return trial
+        texts, wavs = [text for text, _ in self.texts], [speech.wav for speech in trial.speeches]
+        if likeness := self._likeness():
+            trial = replace(trial, likeness=likeness(torch.cat(wavs[1::2])))
+        if self._whisper:
+            with transcriber(self._whisper, self._device) as hear:
+                heard = [misheard_in(texts, wavs[first::2], hear) for first in (0, 1)]
+            trial = replace(trial, wrong=[*map(max, trial.wrong, heard)])
+        return trial
 
-    def _spoken(self, adapter: Path | None, strength: float, on_frame: Callable[[int, int], None] | None) -> Trial:
-        speeches, endless = [], ""
+    def warnings(self, trial: Trial, untouched: Mapping[str, Any]) -> list[str]:
+        """Return what is to be known about words before an adapter is used."""
+        figures = zip(USES, trial.wrong, untouched["wrong"], trial.misread(untouched), strict=True)
+        told = [
+            f"{use}, {own} of {trial.words} words are wrong. Without the LoRA, {base} are. {_REMEDY}"
+            for use, own, base, more in figures
+            if more
+        ]
+        return told if self._whisper else [*told, _DEAF]
+
+    def _spoken(self, adapter: Path | None, strength: float, on_step: Callable[[], object]) -> Trial:
         adapters = () if adapter is None else (Adapter(str(adapter), strength),)
-        with Engine(replace(self._config, adapters=adapters)) as engine:
-            for text in self.texts:
-                most = TOO_LONG * estimate_seconds(text) + _SPARE
-                frames = min(int(most * FRAME_RATE) + 1, SamplingParams.max_frames)
-                speech = engine.speak(
-                    text, self._voice, SamplingParams(max_frames=frames, retries=0), listener=Listener(on_frame)
-                )
-                speeches.append(speech)
-                if not speech.complete and not endless:
-                    endless = f"“{text}” had not ended after {speech.seconds:.1f} s"
-        seconds = sum(speech.seconds for speech in speeches)
-        return Trial(strength, tuple(speeches), endless, seconds / sum(map(estimate_seconds, self.texts)))
+        with torch.inference_mode(), Engine(replace(self._config, adapters=adapters)) as engine:
+            requests = {}
+            for text, seed in self.texts:
+                most = int(FRAME_RATE * (TOO_LONG * estimate_seconds(text) + _SPARE)) + 1
+                params = SamplingParams(seed, max_frames=most, retries=0)
+                for voices in ({"": self._voice}, {}):
+                    requests[engine.planner.request(SpeechInput((Turn("", text),), voices, params), Listener())] = text
+            spoken, late = {}, []
+            with engine.decoding() as decoder, contextlib.closing(speak_each([*requests], decoder)) as speaking:
+                for ended in speaking:
+                    on_step()
+                    if ended is not None:
+                        request, spoken[request] = ended
+                        late += [] if spoken[request].complete else [requests[request]]
+                    if len(late) > _LATE * len(requests):
+                        return Trial(strength, (), f"“{late[0]}” had not ended after {TOO_LONG:g} times its length")
+        speeches = tuple(spoken[request] for request in requests)
+        sizes = [len(words_of(text)) for text in requests.values()]
+        wrong = [one.doubtful if one.complete else size for one, size in zip(speeches, sizes, strict=True)]
+        return Trial(strength, speeches, "", sum(sizes[::2]), [sum(wrong[::2]), sum(wrong[1::2])])
 
-    def _misheard(self, hear: Callable[[torch.Tensor, int], str], trial: Trial) -> int:
-        return sum(
-            misheard(text, hear(speech.wav, SAMPLE_RATE) if len(speech.wav) else "")
-            for text, speech in zip(self.texts, trial.speeches, strict=True)
-        )
+
+def _texts(given: Sequence[str], most: float) -> list[tuple[str, int]]:
+    """Return a word, and texts of at most so many seconds until there are WORDS words, each with a seed."""
+    texts = [text for text in dict.fromkeys(given) if estimate_seconds(text) <= most] or [min(given, key=len)[:_CUT]]
+    word = max((word.strip(".,;:!?\"'()") for word in " ".join(texts).split()), key=len)
+    chosen, words = [(word, 0)], 1
+    while words < WORDS:  # few texts are spoken again
+        seed, at = divmod(len(chosen) - 1, len(texts))
+        chosen.append((texts[at], seed))
+        words += max(1, len(words_of(texts[at])))
+    return chosen
 
 
 def _likeness_to(codec: CodecWeights, clips: Sequence[Utterance]) -> Callable[[torch.Tensor], float] | None:

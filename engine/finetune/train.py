@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import time
@@ -73,18 +74,18 @@ OnProgress = Callable[[TrainProgress], None]
 @dataclass(frozen=True)
 class TrainReport:
     """A finished training. refused: clip -> why it was left out. untouched, history: see `RunState`. trial: of the LoRA
-    that was kept, at its best strength. note: of the network.
+    that was kept, at its best strength. warnings: for its user.
     """
 
     out: Path
     speech: str
     refused: dict[str, str]
     best_step: int
-    untouched: dict[str, float]
+    untouched: dict[str, Any]
     history: list[dict[str, Any]]
     listened: float
     trial: Trial
-    note: str = ""
+    warnings: Sequence[str] = ()
 
     def __str__(self) -> str:
         return (
@@ -103,16 +104,12 @@ class TrainReport:
         ]
 
 
-def _words(entry: Mapping[str, float]) -> str:
+def _words(entry: Mapping[str, Any]) -> str:
     """Return the figures of a trial in words."""
-    forms = {
-        "doubts": "{:.0f} doubtful words",
-        "misheard": "{:.0f} misheard by Whisper",
-        "likeness": "likeness {:.2f}",
-        "length": "{:.1f} times the expected length",
-    }
-    parts = [form.format(entry[name]) for name, form in forms.items() if name in entry]
-    return ", ".join([*parts, *(["does not end"] if entry["endless"] else [])])
+    if entry["endless"]:
+        return "does not end"
+    wrong = "{} of {words} words wrong with a clip, {} without".format(*entry["wrong"], words=entry["words"])
+    return wrong + (f", likeness {entry['likeness']:.2f}" if "likeness" in entry else "")
 
 
 def train(
@@ -221,28 +218,33 @@ class _Training:
         digest = hashlib.sha256(f"{engine.fingerprint} {self._params}".encode())
         for one in utterances:
             digest.update(f"\n{one.text}\n".encode() + one.codes.numpy().tobytes())
-        self._state = read_state(work / _STATE, digest.hexdigest())
         self._audition = Audition(engine, self._lessons.learned, self._lessons.held_out, whisper)
+        digest.update(f"{self._audition.texts} {whisper is None}".encode())  # trials can be compared
+        self._state = read_state(work / _STATE, digest.hexdigest())
         self._begun, self._began = time.monotonic(), self._state.step
         self._note = ""
 
     def run(self, on_progress: OnProgress) -> TrainReport:
         """Learn and listen by turns, from the last state on."""
         state, best, endless = self._state, None, ""
+        listen = functools.partial(self._audition, on_step=lambda: on_progress(self._progress("Listening")))
         if not state.untouched:
-            state.untouched = self._tried(None, (0.0,), on_progress)[0].entry()
+            state.untouched = listen(None, 0.0).entry()
         while state.step < self._params.steps:
             tensors = self._learn(on_progress)
             self._write(self._work / _TRIED, tensors)
-            began = time.monotonic()
-            trials = self._tried(self._work / _TRIED, STRENGTHS, on_progress)
-            state.listened += time.monotonic() - began
-            state.history[-1]["trials"] = [one.entry() for one in trials]
-            losses = state.history[-1]["held_out_at"]
-            for trial, loss in zip(trials, losses, strict=True):
+            began, trials = time.monotonic(), []
+            for strength, loss in zip(STRENGTHS, state.history[-1]["held_out_at"], strict=True):
+                trial = listen(self._work / _TRIED, strength)
+                trials.append(trial.entry())
                 endless = trial.endless or endless
-                if not trial.endless and state.keep_best(trial.strength, trial.rank(state.untouched["wrong"], loss)):
+                rank = trial.rank(state.untouched, loss)
+                if not trial.endless and state.keep_best(strength, rank):
                     best = trial
+                if not trial.endless and not rank[0]:  # it misreads nothing
+                    break
+            state.listened += time.monotonic() - began
+            state.history[-1]["trials"] = trials
             if best is not None and state.best_step == state.step:
                 self._write(self._out, tensors)
             state.write(self._work / _STATE)
@@ -251,12 +253,10 @@ class _Training:
                 f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the "
                 "transcripts are those of the clips, or choose a lower learning rate."
             )
-        best = best or self._tried(self._out, (state.best_strength,), on_progress)[0]
+        best = best or listen(self._out, state.best_strength)
         course = state.best_step, state.untouched, state.history, state.listened
-        return TrainReport(self._out, self._speech, self._refused, *course, best, self._note)
-
-    def _tried(self, adapter: Path | None, strengths: Sequence[float], on_progress: OnProgress) -> list[Trial]:
-        return self._audition(adapter, strengths, lambda *frames: on_progress(self._progress("Listening")))
+        warnings = [*filter(None, [self._note]), *self._audition.warnings(best, state.untouched)]
+        return TrainReport(self._out, self._speech, self._refused, *course, best, warnings)
 
     def _learn(self, on_progress: OnProgress) -> dict[str, torch.Tensor]:
         """Learn until the next trial. Returns the adapter's tensors. Leaves nothing on the device."""
@@ -320,7 +320,7 @@ class _Training:
             "seed": params.seed,
             "weights while training": self._engine.config.dtype,
             "loss of learned clips, of held-out ones": f"{last['loss']:.3f}, {last['held_out']:.3f}",
-            "three texts": "; ".join(f"strength {one['strength']:g}: {_words(one)}" for one in last.get("trials", ())),
+            "trial": "; ".join(f"strength {one['strength']:g}: {_words(one)}" for one in last.get("trials", ())),
         }
         if params.names == "port":
             tensors = {PEFT_PREFIX + port_name(name.removeprefix(PEFT_PREFIX)): one for name, one in tensors.items()}

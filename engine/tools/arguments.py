@@ -241,7 +241,7 @@ def _train_parser(commands):
     command.add_argument("--codes-in-full", action="store_true", help=help_text)
     help_text = "names of the LoRA's tensors: the model's, or those of Higgs TTS 3's transformers port"
     command.add_argument("--names", choices=LORA_NAMES, default=TrainParams.names, help=help_text)
-    help_text = "Whisper folder in transformers' format, which writes down clips without a transcript"
+    help_text = "Whisper folder in transformers' format; it writes down clips without text, and hears misread words"
     command.add_argument("--whisper", type=Path, metavar="DIR", help=help_text)
     command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")
     _model_arguments(command)

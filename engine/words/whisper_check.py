@@ -6,13 +6,14 @@ It hears the words alone, so it names what is left out, said again or added, not
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from ..core.config import FRAME_SAMPLES
+from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..prompt.chunking import split_sentences
 from ..speech.verdict import Doubt, Verdict
 from .check import passages_of, starts_of
@@ -21,6 +22,7 @@ from .whisper import WhisperAligner
 
 _LEAST = 8  # letters of words that Whisper would not leave out by itself
 _ADDED = 3  # words at least that nobody wrote: fewer are one word heard as several
+_TOGETHER, _PAUSE = 25.0, 0.4  # seconds that are heard at once, and between two texts
 _ALIKE = 0.5  # share of the words heard, without which Whisper has not understood the chunk
 
 
@@ -84,6 +86,21 @@ def misheard(text: str, written: str) -> int:
     """Return how many words of a text were written down otherwise or not at all."""
     expected, got = ([*map(_plain, words_of(one))] for one in (text, written))
     return len(expected) - _matched(SequenceMatcher(None, expected, got, autojunk=False))
+
+
+def misheard_in(texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callable[[torch.Tensor, int], str]) -> int:
+    """Return how many words of spoken texts, wavs [n] at SAMPLE_RATE, Whisper understands otherwise.
+
+    hear: see `transcriber`. It hears several texts at once, which takes it no longer than one.
+    """
+    groups: list[tuple[str, torch.Tensor]] = [("", torch.empty(0))]
+    for text, wav in zip(texts, wavs, strict=True):
+        before, heard = groups.pop()
+        if len(heard) + len(wav) > _TOGETHER * SAMPLE_RATE:
+            groups.append((before, heard))
+            before, heard = "", heard[:0]
+        groups.append((f"{before} {text}", F.pad(torch.cat([heard, wav]), (0, round(_PAUSE * SAMPLE_RATE)))))
+    return sum(misheard(text, hear(wav, SAMPLE_RATE)) for text, wav in groups)
 
 
 def _matched(matcher: SequenceMatcher) -> int:

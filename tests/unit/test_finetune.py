@@ -14,14 +14,15 @@ from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.core.config import TrainParams
 from higgs_tts.engine.finetune import audition, lessons, train
-from higgs_tts.engine.finetune.audition import STRENGTHS, Audition, Trial
+from higgs_tts.engine.finetune.audition import Audition, Trial
 from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
 from higgs_tts.engine.preview import likeness
 from higgs_tts.engine.preview.likeness import likeness_to
+from higgs_tts.engine.speech.drive import speak_each
 from higgs_tts.engine.talker import FAMILIES
-from higgs_tts.engine.words.whisper_check import misheard
+from higgs_tts.engine.words.whisper_check import misheard, misheard_in
 from higgs_tts.tests.peft_files import tree_of
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
 from higgs_tts.tests.whisper_files import write_whisper
@@ -48,6 +49,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(train, "TRIALS", 2)
     monkeypatch.setattr(train, "APART", 1)
     monkeypatch.setattr(lessons, "ROWS", 2)
+    monkeypatch.setattr(audition, "WORDS", 2)
 
 
 @pytest.fixture
@@ -55,9 +57,9 @@ def trials(monkeypatch):
     """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
     told = [Trial(1.0, ())]
 
-    def spoken(self, adapter, strengths=STRENGTHS, on_frame=None):
+    def spoken(self, adapter, strength, on_step):
         made = told[0] if adapter is None or len(told) == 1 else told.pop(0)
-        return [dataclasses.replace(made, strength=strength) for strength in strengths]
+        return dataclasses.replace(made, strength=strength)
 
     monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
     monkeypatch.setattr(Audition, "__call__", spoken)
@@ -121,24 +123,62 @@ def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written
     assert not (tmp_path / "other.safetensors").exists()
 
 
+def heard(*wrong, strength=1.0, **figures):
+    """A trial of 100 words with a clip, and of 100 without."""
+    return Trial(strength, (), words=100, wrong=wrong, **figures)
+
+
 def test_words_count_before_likeness_and_that_before_the_loss():
-    """Words that the untouched model says wrong, too, do not count, nor do small differences of likeness."""
-    state = RunState("x", step=1)
+    """What may be chance does not count: half more than the untouched model's, and two in a hundred."""
+    state, untouched = RunState("x", step=1), heard(2, 4).entry()
     ranks = [
-        Trial(1.0, (), misheard=5, likeness=0.7).rank(2, 4.0),
-        Trial(0.3, (), misheard=2, likeness=0.5).rank(2, 4.5),
-        Trial(0.65, (), misheard=0, likeness=0.7).rank(2, 4.5),
-        Trial(1.0, (), misheard=1, likeness=0.701).rank(2, 4.4),
+        heard(7, 8, likeness=0.7).rank(untouched, 4.0),
+        heard(6, 9, strength=0.3, likeness=0.5).rank(untouched, 4.5),
+        heard(6, 6, strength=0.65, likeness=0.7).rank(untouched, 4.5),
+        heard(2, 4, likeness=0.701).rank(untouched, 4.4),
     ]
     kept = [state.keep_best(strength, rank) for strength, rank in zip((1.0, 0.3, 0.65, 1.0), ranks, strict=True)]
-    assert all(kept) and state.best_strength == 1.0
-    assert not state.keep_best(0.3, Trial(0.3, (), misheard=3, likeness=0.9).rank(2, 1.0))
-    assert Trial(1.0, ()).rank(0, 4.0) == [0.0, 0.0, 4.0]
+    assert kept == [True, False, True, True] and state.best_strength == 1.0
+    assert not state.keep_best(0.3, heard(3, 9, likeness=0.9).rank(untouched, 1.0))
+    assert Trial(1.0, ()).rank(Trial(0.0, ()).entry(), 4.0) == [0.0, 0, 4.0]
+
+
+def test_a_voice_that_misreads_is_told(tmp_path):
+    """The counts of a training on 4.6 minutes: with a clip 11 wrong words of 163, without 22; untouched 7 and 9."""
+    engine, made = Engine(config(EMBEDDED)), [Utterance("one", "Good morning.", torch.zeros(60, 8).long())]
+    untouched = dataclasses.replace(heard(7, 9), words=163).entry()
+    trial = dataclasses.replace(heard(11, 22), words=163)
+    hearing, deaf = (Audition(engine, made, made, whisper) for whisper in (tmp_path, None))
+    assert hearing.warnings(trial, untouched) == [
+        "Without a clip, 22 of 163 words are wrong. Without the LoRA, 9 are. Record more speech, or train fewer steps."
+    ]
+    fine = dataclasses.replace(heard(12, 6), words=163)  # of one on 8.6 minutes
+    assert hearing.warnings(fine, untouched) == [] and "Choose a Whisper model" in deaf.warnings(fine, untouched)[0]
+
+
+def test_a_lower_strength_is_tried_where_words_are_misread(written, clips, quick, trials, tmp_path):
+    good, bad = heard(0, 0), heard(0, 9)
+    trials[:] = [good, bad, bad, good]
+    report = train_voice(config(written["v3"]), clips, tmp_path / "voice.safetensors", PARAMS)
+    assert [[one["strength"] for one in entry["trials"]] for entry in report.history] == [[1.0], [1.0, 0.65, 0.3]]
+    assert report.warnings and not any("Record more speech" in one for one in report.warnings)
 
 
 def test_misheard_words_are_those_that_were_not_understood():
     assert misheard("Hello there, my friend.", "hello their my friend") == 1
     assert misheard("Hello there.", "") == 2 and misheard("Hello.", "Oh, hello!") == 0
+
+
+def test_whisper_hears_texts_together_up_to_its_window():
+    heard = []
+
+    def hear(wav, rate):
+        heard.append(len(wav) / rate)
+        return "one two free" if len(heard) == 1 else ""
+
+    wavs = [torch.zeros(seconds * 24_000) for seconds in (9, 9, 9, 26)]
+    assert misheard_in(["One.", "Two three.", "Four five.", "Six."], wavs, hear) == 1 + 2 + 1
+    assert heard == pytest.approx([18.8, 9.4, 26.4])
 
 
 def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkeypatch):
@@ -162,26 +202,45 @@ def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkey
     )
 
 
-def test_trials_speak_at_several_strengths_and_tell_the_best(clips, quick, tmp_path, monkeypatch):
-    spoken = []
+def test_trials_speak_texts_in_one_batch_and_tell_what_was_heard(clips, quick, tmp_path, monkeypatch):
+    """A word and texts, each in a clip's voice and then without, as often as it takes."""
+    spoken, batches = [], []
 
     def opened(config):
         spoken.append(sum(adapter.strength for adapter in config.adapters))
         return Engine(config)
 
+    def together(requests, decoder):
+        batches.append(len(requests))
+        return speak_each(requests, decoder)
+
     monkeypatch.setattr(audition, "Engine", opened)
-    monkeypatch.setattr(audition, "likeness_to", lambda held: lambda wav: 0.5 if len(spoken) < 4 else 0.9)
+    monkeypatch.setattr(audition, "speak_each", together)
+    monkeypatch.setattr(audition, "WORDS", 8)
+    monkeypatch.setattr(audition, "likeness_to", lambda held: lambda wav: 0.5 if len(spoken) < 2 else 0.9)
     params, whisper = dataclasses.replace(PARAMS, steps=1), write_whisper(tmp_path / "whisper")
     report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", params, whisper)
-    assert spoken == [0.0, 1.0, 0.65, 0.3]
+    assert spoken == [0.0, 1.0]
+    assert batches == 2 * [len(report.trial.speeches)] == [4, 4]
     (entry,) = report.history
-    assert [one["strength"] for one in entry["trials"]] == [1.0, 0.65, 0.3]
-    for one in entry["trials"]:
-        assert 0.3 < one["length"] < 3 and one["misheard"] > 0 and one["likeness"] == 0.9
-    assert f"best at a strength of {report.trial.strength:g}" in str(report) and "Without it" in str(report)
+    (one,) = entry["trials"]
+    assert one["likeness"] == 0.9
+    assert one["words"] >= 8 and all(0 < wrong <= one["words"] for wrong in one["wrong"])  # it mumbles, our Whisper
+    told = f"best at a strength of 1: {one['wrong'][0]} of {one['words']} words wrong with a clip, "
+    assert told in str(report) and "Without it: " in str(report) and "likeness 0.50" in str(report)
     assert "The 1 trials took" in str(report) and report.listened > 0
-    card = (tmp_path / "v.md").read_text(encoding="utf-8")
-    assert f"strength {report.trial.strength:g}" in card
+    assert "strength 1: " in (tmp_path / "v.md").read_text(encoding="utf-8")
+
+
+def test_texts_are_spoken_again_until_there_are_words_enough(clips, tmp_path, monkeypatch):
+    monkeypatch.setattr(audition, "WORDS", 10)
+    codes = torch.zeros(60, 8).long()
+    clips = [Utterance("one", "Good morning, everybody.", codes), Utterance("two", "A b c d.", codes)]
+    long = Utterance("long", 40 * "never said ", codes)
+    chosen = Audition(Engine(config(EMBEDDED)), clips, [*clips, long]).texts
+    assert chosen == [("everybody", 0), (clips[0].text, 0), (clips[1].text, 0), (clips[0].text, 1)]
+    (_, (cut, _), *_) = Audition(Engine(config(EMBEDDED)), clips, [long]).texts
+    assert long.text.startswith(cut) and len(cut) == 40
 
 
 def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path):
@@ -211,8 +270,9 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
     """The untouched model passes its check of shifts, in inference mode too, as ComfyUI has it."""
     with torch.inference_mode():
         report = train_voice(config(EMBEDDED), clips, tmp_path / "voice", dataclasses.replace(PARAMS, steps=1))
-    assert report.trial.doubts == sum(len(speech.doubts) for speech in report.trial.speeches)
-    assert len(report.trial.speeches) == 3 and all(speech.complete for speech in report.trial.speeches)
+    halves = report.trial.speeches[::2], report.trial.speeches[1::2]
+    assert report.trial.wrong == [sum(speech.doubtful for speech in half) for half in halves]
+    assert len(report.trial.speeches) == 4 and all(speech.complete for speech in report.trial.speeches)
     assert {path.name for path in report.out.iterdir()} == {
         "adapter_model.safetensors",
         "adapter_config.json",

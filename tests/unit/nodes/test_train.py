@@ -45,11 +45,12 @@ def calls(module, monkeypatch, clips):
             write_adapter(module.EMBEDDED, out.parent / "made", "plain", by_hand=True)
         shutil.copy(out.parent / "made" / "adapter_model.safetensors", out)
         shutil.copy(out.parent / "made" / "adapter_config.json", out.with_suffix(".json"))
-        speech = types.SimpleNamespace(wav=torch.zeros(24000), doubts=())
-        trial = Trial(0.65, (speech, speech))
+        speech = types.SimpleNamespace(wav=torch.zeros(24000))
+        trial = Trial(0.65, (speech, speech), words=9, wrong=(0, 3))
         entry = {"step": 2, "loss": 4.5, "ends": 1.5, "held_out": 5.0, "held_out_ends": 2.0, "trials": [trial.entry()]}
         told = "5.0 minutes of speech in 60 clips", {"bad.wav": "It is silent."}, 2
-        return TrainReport(out, *told, Trial(0.0, (speech,)).entry(), [entry], 12.0, trial)
+        untouched = Trial(0.0, (speech,), words=9).entry()
+        return TrainReport(out, *told, untouched, [entry], 12.0, trial, ["Without a clip, 3 of 9 words are wrong."])
 
     module.EMBEDDED = __import__("higgs_tts.engine", fromlist=["EMBEDDED"]).EMBEDDED
     monkeypatch.setattr(module, "train", train)
@@ -68,7 +69,11 @@ def test_it_trains_and_adds_the_lora_to_the_model(module, model, calls, clips, t
         in info
     )
     assert "Warning: bad.wav was left out. It is silent." in info
-    assert "Step 2: loss 4.50 (ends 1.50), of held-out clips 5.00 (2.00). Strength 0.65: 0 doubtful words" in info
+    assert "Warning: Without a clip, 3 of 9 words are wrong." in info
+    assert (
+        "Step 2: loss 4.50 (ends 1.50), of held-out clips 5.00 (2.00). Strength 0.65: 0 of 9 words wrong with a clip, "
+        "3 without"
+    ) in info
 
 
 def test_an_unchanged_lora_is_not_trained_again(module, model, calls, clips):
