@@ -38,7 +38,7 @@ LEAST_MINUTES, LEAST_CLIPS = 2.0, 4  # four minutes were already too few for 1,4
 # recipes for Higgs TTS 3. That a narrower model takes the square of its width more is a guess from one run at 5e-4.
 RECIPES = ((8.0, 18, 1e-5), (30.0, 15, 1.5e-5), (90.0, 10, 2e-5), (math.inf, 6, 2e-5))
 _WIDTH = 2560  # of the model that the rates are for
-_FEWEST, _MOST = 300, 2500  # steps
+_FEWEST, _MOST = 200, 2500  # steps
 _WARM_UP = 0.03  # share of the steps over which the rate rises
 TRIALS, APART = 6, 20  # times that texts are spoken, and the fewest steps between two
 _SHIFTS = (0, -2, -1, 1, 2)  # positions
