@@ -18,7 +18,7 @@ class _SpokenCredits(NamedTuple):
 
     opening: str
     closing: str
-    said: str
+    text: str
     end: str
 
 
@@ -53,9 +53,9 @@ def with_credits(book: Book, made: bool, opening: str | None, closing: str | Non
                 f"the credits need the {' and the '.join(missing)}. Add lines such as author = Jane Austen and "
                 "narrator = Anna to details, or write the credits yourself, as opening = ... and closing = ..."
             )
-        said = _ENDED_TWICE.sub(r"\1", words.said.format(**facts))
-        opening = said if opening is None else opening
-        closing = f"{words.end} {said}" if closing is None else closing
+        text = _ENDED_TWICE.sub(r"\1", words.text.format(**facts))
+        opening = text if opening is None else opening
+        closing = f"{words.end} {text}" if closing is None else closing
     speaker = "" if "" in book.speakers else book.speakers[0]
     before, after = (
         [Chapter(title, (Turn(speaker, text),), is_credits=True)] if text and is_spoken(text) else []

@@ -100,19 +100,19 @@ class Audition:
             trial = replace(trial, likeness=likeness(torch.cat(wavs[1::2])))
         if self._whisper:
             with transcriber(self._whisper, self._device) as hear:
-                heard = [misheard_in(texts, wavs[first::2], hear) for first in (0, 1)]
-            trial = replace(trial, wrong=[*map(max, trial.wrong, heard)])
+                misheard = [misheard_in(texts, wavs[first::2], hear) for first in (0, 1)]
+            trial = replace(trial, wrong=[*map(max, trial.wrong, misheard)])
         return trial
 
     def warnings(self, trial: Trial, untouched: Mapping[str, Any]) -> list[str]:
         """Return what is to be known about words before an adapter is used."""
         figures = zip(USES, trial.wrong, untouched["wrong"], trial.misread(untouched), strict=True)
-        told = [
+        warnings = [
             f"{use}, {own} of {trial.words} words are wrong. Without the LoRA, {base} are. {_REMEDY}"
             for use, own, base, more in figures
             if more
         ]
-        return told if self._whisper else [*told, _DEAF]
+        return warnings if self._whisper else [*warnings, _DEAF]
 
     def _spoken(self, adapter: Path | None, strength: float, on_step: Callable[[], object]) -> Trial:
         adapters = () if adapter is None else (Adapter(str(adapter), strength),)

@@ -95,11 +95,11 @@ def misheard_in(texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callab
     """
     groups: list[tuple[str, torch.Tensor]] = [("", torch.empty(0))]
     for text, wav in zip(texts, wavs, strict=True):
-        before, heard = groups.pop()
-        if len(heard) + len(wav) > _TOGETHER * SAMPLE_RATE:
-            groups.append((before, heard))
-            before, heard = "", heard[:0]
-        groups.append((f"{before} {text}", F.pad(torch.cat([heard, wav]), (0, round(_PAUSE * SAMPLE_RATE)))))
+        before, sound = groups.pop()
+        if len(sound) + len(wav) > _TOGETHER * SAMPLE_RATE:
+            groups.append((before, sound))
+            before, sound = "", sound[:0]
+        groups.append((f"{before} {text}", F.pad(torch.cat([sound, wav]), (0, round(_PAUSE * SAMPLE_RATE)))))
     return sum(misheard(text, hear(wav, SAMPLE_RATE)) for text, wav in groups)
 
 
