@@ -187,6 +187,20 @@ class Comfy:
             time.sleep(0.1)
         return state
 
+    def free(self, body: dict, condition) -> dict:
+        """Press an Unload button until the probe's state meets a condition, and return the state.
+
+        ComfyUI's worker overlooks a button that is pressed while it collects garbage after a run.
+        """
+        deadline = time.monotonic() + WAIT
+        while True:
+            self.post("/free", body)
+            for _ in range(20):
+                if condition(state := self.get("/higgs_probe")):
+                    return state
+                assert time.monotonic() < deadline, state
+                time.sleep(0.1)
+
     def kill(self):
         """End it as a crash does."""
         self.process.kill()

@@ -54,8 +54,9 @@ def test_each_lora_setting_sounds_the_same_in_any_order(with_loras, speak):
             np.testing.assert_array_equal(speak(*chosen), wave)
             state = with_loras.get("/higgs_probe")
             assert state["open"] == len(state["loaded"]), "an engine is open that ComfyUI does not know"
-    with_loras.post("/free", {"unload_models": True, "free_memory": True})
-    with_loras.until(lambda state: state["open"] == 0 and state["loaded"] == [])
+    with_loras.free(
+        {"unload_models": True, "free_memory": True}, lambda state: state["open"] == 0 and state["loaded"] == []
+    )
 
 
 def test_an_unusable_lora_is_an_error_on_its_node(with_loras, workflow):

@@ -58,8 +58,7 @@ def without_us() -> dict:
 def test_the_unload_buttons_close_the_engine(comfy, speak, body):
     first = speak(comfy)
     assert is_whole(comfy.get("/higgs_probe"))
-    comfy.post("/free", body)
-    comfy.until(is_closed)
+    comfy.free(body, is_closed)
     np.testing.assert_array_equal(speak(comfy), first)
 
 
@@ -95,8 +94,7 @@ def test_strong_pressure_closes_the_engine(comfy, speak, press):
 def test_a_trimmed_engine_can_be_unloaded(comfy, speak, press):
     first = speak(comfy)
     press(comfy, "a little")
-    comfy.post("/free", {"unload_models": True})
-    comfy.until(is_closed)
+    comfy.free({"unload_models": True}, is_closed)
     np.testing.assert_array_equal(speak(comfy), first)
 
 
@@ -119,8 +117,7 @@ def test_a_clone_speaks_with_the_same_engine(comfy, workflow, speak):
     voice = {node: voice[node] for node in ("1", "2", "3", "5")}
     assert not comfy.run(voice).error
     assert is_whole(comfy.get("/higgs_probe"))
-    comfy.post("/free", {"unload_models": True})
-    comfy.until(is_closed)
+    comfy.free({"unload_models": True}, is_closed)
     np.testing.assert_array_equal(speak(comfy), first)
 
 
@@ -149,8 +146,7 @@ def test_different_loaders_coexist(comfy, workflow, speak):
     assert is_whole(comfy.get("/higgs_probe"), engines=2)
     speak(comfy)
     comfy.until(is_whole)
-    comfy.post("/free", {"unload_models": True})
-    comfy.until(is_closed)
+    comfy.free({"unload_models": True}, is_closed)
 
 
 def test_a_changed_loader_leaves_one_engine_open(comfy, speak):

@@ -50,5 +50,4 @@ def test_a_training_is_stopped_and_continued_and_its_lora_speaks(comfy):
     outcome = comfy.run(graph())
     assert " + anna " in outcome.text(), outcome.error
     assert {path.name for path in loras.iterdir()} >= {"anna.safetensors", "anna.json", "anna.md", "anna.training"}
-    comfy.post("/free", {"unload_models": True, "free_memory": True})
-    comfy.until(lambda state: state["open"] == 0 and state["loaded"] == [])
+    comfy.free({"unload_models": True, "free_memory": True}, lambda state: state["open"] == 0 and state["loaded"] == [])

@@ -144,8 +144,7 @@ def unload(user: User) -> str:
     """Speak an earlier prompt, press Unload Models, and speak it again."""
     earlier = user.prompts.earlier()
     user.speak(earlier)  # so that CUDA's libraries, which stay, are loaded before memory is first measured
-    user.comfy.post("/free", user.rng.choice(BUTTONS))
-    user.comfy.until(user.is_closed)
+    user.comfy.free(user.rng.choice(BUTTONS), user.is_closed)
     return user.speak(earlier)
 
 
