@@ -7,7 +7,6 @@ without a GPU can prove that a step may be captured.
 import contextlib
 
 import torch
-from higgs_tts.engine.checkpoint import load
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -72,15 +71,15 @@ def trace(runner):
 
 @contextlib.contextmanager
 def tracing():
-    """Trace all model runners that are made meanwhile. As on a GPU, no weight is held in fp16."""
-    make, has_half_product = ModelRunner.__init__, load.has_half_product
+    """Trace all model runners that are made meanwhile."""
+    make = ModelRunner.__init__
 
     def made(runner, *args, **named):
         make(runner, *args, **named)
         trace(runner)
 
-    ModelRunner.__init__, load.has_half_product = made, lambda: False
+    ModelRunner.__init__ = made
     try:
         yield
     finally:
-        ModelRunner.__init__, load.has_half_product = make, has_half_product
+        ModelRunner.__init__ = make

@@ -14,7 +14,6 @@ import torch
 from ..core.config import Adapter
 from ..core.errors import HiggsError
 from ..core.threads import is_slow
-from ..device.torch_names import has_half_product
 from ..talker.config import ModelConfig
 from ..talker.weight import (
     FORMATS,
@@ -24,6 +23,7 @@ from ..talker.weight import (
     format_of,
     is_layer_matrix,
     scratch_bytes,
+    widened_bytes,
 )
 from .adapters import Adapters, lay_over
 from .codec_layout import CodecWeights
@@ -112,7 +112,7 @@ def load_talker(
     weights = format_for(checkpoint, weights)
     tensors, jobs = {} if into is None else into, list[Job]()
     with allocate():
-        if size := _scratch_bytes(checkpoint, dtype, weights):
+        if size := _scratch_bytes(checkpoint, dtype, weights, narrow):
             tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
     for name, sources in checkpoint.plan.parts.items():
         stored = [key for source in sources for key in source.stored]
@@ -218,16 +218,14 @@ def format_for(checkpoint: Checkpoint, weights: str) -> str:
 
 
 def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "", narrow: bool = False) -> list[int]:
-    """Return the bytes of each of a talker's tensors on the device."""
+    """Return the bytes of each tensor that `load_talker` puts on the device."""
     weights = format_for(checkpoint, weights)
-    size = _scratch_bytes(checkpoint, dtype, weights)
+    size = _scratch_bytes(checkpoint, dtype, weights, narrow)
     sizes = [size] if size else []
     for name in checkpoint.plan.parts:
         if name != ON_HOST:
             *rows, width = checkpoint.plan.shape(name)
-            size = math.prod(rows) * _format(checkpoint, name, dtype, weights, narrow).row_bytes(width)
-            is_twice = name == "embed_codes" and checkpoint.plan.tied and narrow and _is_bf16(checkpoint, name)
-            sizes += [size, size] if is_twice else [size]  # as embeddings, and as the head's HalfMatrix
+            sizes.append(math.prod(rows) * _format(checkpoint, name, dtype, weights, narrow).row_bytes(width))
     return sizes
 
 
@@ -250,19 +248,25 @@ def _is_bf16(checkpoint: Checkpoint, name: str) -> bool:
 
 
 def keeps_bf16(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, weights: str) -> bool:
-    """True if matrices that the file has in bf16 stay narrow for products in fp32, see HalfMatrix.
+    """True if matrices that the file has in bf16 stay so for products in fp32: for a small talker on one CPU thread.
 
-    That is for a small talker on a CPU that has them.
+    Products widen them through SCRATCH, block by block. With several threads these would wait for each other at every
+    block.
     """
-    is_fp32 = device.type == "cpu" and dtype == torch.float32 and has_half_product()
+    is_fp32 = device.type == "cpu" and dtype == torch.float32
     return is_fp32 and not is_slow(device, sum(talker_sizes(checkpoint, dtype, weights)))
 
 
-def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
-    """Return the bytes of SCRATCH, or 0 if no matrix is quantised."""
-    plan = checkpoint.plan
-    layers = [plan.shape(name) for name in plan.parts if weights and is_layer_matrix(name, plan.shape(name))]
-    return max((scratch_bytes(shape, dtype) for shape in layers), default=0)
+def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str, narrow: bool) -> int:
+    """Return the bytes of SCRATCH, or 0 if no matrix is quantised or widened."""
+    plan, sizes = checkpoint.plan, [0]
+    for name in plan.parts:
+        if weights and is_layer_matrix(name, plan.shape(name)):
+            sizes.append(scratch_bytes(plan.shape(name), dtype))
+        elif narrow and name != ON_HOST and _is_bf16(checkpoint, name):
+            rows, width = plan.shape(name)
+            sizes.append(widened_bytes((rows, width), dtype))
+    return max(sizes)
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from .torch_names import clear_cublas_workspaces, storage_id
+from .torch_names import clear_cublas_workspaces
 
 log = logging.getLogger("higgs_tts")
 
@@ -59,7 +59,8 @@ class PrivatePool:
 
     def live_bytes(self) -> int:
         """Return the bytes of live adopted tensors. A storage counts once, even if several views of it were adopted."""
-        return sum({storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in self._living()}.values())
+        storages = [tensor.untyped_storage() for tensor in self._living()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def _living(self) -> list[torch.Tensor]:
         return [tensor for ref in self._adopted if (tensor := ref()) is not None]

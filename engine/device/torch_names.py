@@ -17,25 +17,6 @@ def silu_into(x: torch.Tensor, out: torch.Tensor) -> None:
     torch.ops.aten.silu.out(x, out=out)
 
 
-def pack_half(matrix: torch.Tensor) -> object:
-    """Return a matrix [out, in] for `half_product`. Missing, or another machine than x86: see `has_half_product`."""
-    return torch.ops.quantized.linear_prepack_fp16(matrix, None)
-
-
-def half_product(x: torch.Tensor, packed: object) -> torch.Tensor:
-    """Return x @ W.T for x [R, in] in fp32 by FBGEMM, which keeps W in fp16 and computes in fp32."""
-    return torch.ops.quantized.linear_dynamic_fp16.default(x, packed)
-
-
-def has_half_product() -> bool:
-    """True if torch has FBGEMM's product with matrices in fp16, as on x86 with AVX2."""
-    try:
-        half_product(torch.ones(1, 1), pack_half(torch.ones(1, 1)))
-    except (AttributeError, RuntimeError):
-        return False
-    return True
-
-
 def weight_norm(direction: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """Scale `direction` to `length` [1, ..., n], with the norm over all axes but the last.
 

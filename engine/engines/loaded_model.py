@@ -278,7 +278,6 @@ class LoadedModel:
             self._snake.close()
         self._snake = None
         with contextlib.suppress(AttributeError):  # already closed, or never made
-            self.talker.close()
             del self.talker, self.decoder
         self.pool.close()
         if self.pool.device.type == "cuda":

@@ -13,6 +13,7 @@ from .config import ModelConfig
 from .ops.attention import attend, attend_filled
 from .ops.linear import add_linear, linear
 from .ops.norm import rms_norm
+from .ops.rope import rotate
 from .ops.swiglu import swiglu
 from .weight import SCRATCH, Weight
 
@@ -87,18 +88,13 @@ class Work(Buffers):
             "KV": sizes["K"] * sizes["V"],
         }
         super().__post_init__()
-        # Views are made once, for on a CPU each costs as much as a small op.
-        self.raw, self.raw_v = self.qkv[:, :heads], self.qkv[:, heads:]  # queries with keys, and values, as projected
-        self.raw_low, self.raw_high = self.raw.chunk(2, -1)
-        self.qk_low, self.qk_high = self.qk.chunk(2, -1)
-        self.heads_cos, heads_sin = self.cos.unsqueeze(1), self.sin.unsqueeze(1)
-        self.low_sin, self.high_sin = heads_sin.chunk(2, -1)
-        self.rotated_q, self.rotated_k = self.qk[:, : sizes["heads"]], self.qk[:, sizes["heads"] :]
-        self.gate, self.up = self.gate_up.unbind(1)
-        self.flat_qkv, self.flat_gate_up = self.qkv.flatten(1), self.gate_up.flatten(1)
-        self.flat_attended = self.attended.flatten(1)
         if sizes["B"] == 1:
-            self.q, self.k, self.v = self.rotated_q, self.rotated_k, self.raw_v
+            self.q, self.k, self.v = self.parts()
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return q, k and v as views of qk and qkv."""
+        heads = self.sizes["heads"]
+        return self.qk[:, :heads], self.qk[:, heads:], self.qkv[:, self.sizes["qk_heads"] :]
 
 
 class Cache(Protocol):
@@ -125,49 +121,42 @@ class State(Protocol):
     def cache(self) -> Cache: ...
 
 
-def project_qkv(layer: Layer, expert: Expert, work: Work) -> None:
-    """Norm work.x, project it, norm per head and rotate -> work.rotated_q, work.rotated_k, work.raw_v."""
+def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work) -> None:
+    """Norm work.x, project it, norm per head and rotate -> work.q, work.k, work.v."""
+    total = config.heads + config.kv_heads
     rms_norm(work.x, expert.attn_norm, work.eps, work.h, work.scale)
-    linear(work.h, layer.qkv, work.flat_qkv)
+    linear(work.h, layer.qkv, work.qkv.flatten(1))
+    raw = work.qkv[:, :total]
     if layer.qk_norm is not None:
-        rms_norm(work.raw, layer.qk_norm, work.eps, work.raw, work.qk_scale)
-    rotate(work)
-
-
-def rotate(work: Work) -> None:
-    """Rotate queries and keys by position, half-split (neox): work.qk = raw * cos + rotate_half(raw) * sin."""
-    torch.mul(work.raw, work.heads_cos, out=work.qk)
-    work.qk_low.addcmul_(work.raw_high, work.low_sin, value=-1.0)
-    work.qk_high.addcmul_(work.raw_low, work.high_sin)
+        rms_norm(raw, layer.qk_norm, work.eps, raw, work.qk_scale)
+    rotate(raw, work.cos, work.sin, work.qk)
+    if len(raw) > 1:
+        for whole, part in zip((work.q, work.k, work.v), work.parts(), strict=True):
+            whole.copy_(part)
 
 
 def project_out(layer: Layer, work: Work) -> None:
     """Add the attention's output projection to the residual stream."""
-    add_linear(work.flat_attended, layer.out, work.x)
+    add_linear(work.attended.flatten(1), layer.out, work.x)
 
 
-def mlp(expert: Expert, work: Work) -> None:
+def mlp(config: ModelConfig, expert: Expert, work: Work) -> None:
     """Add the gated MLP to the residual stream."""
     rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
-    linear(work.h, expert.gate_up, work.flat_gate_up)
-    swiglu(work.gate, work.up, work.act)
+    linear(work.h, expert.gate_up, work.gate_up.flatten(1))
+    swiglu(work.gate_up.flatten(1), work.act)
     add_linear(work.act, expert.down, work.x)
 
 
 def attend_cache(config: ModelConfig, work: Work, cache: Cache, index: int) -> None:
-    """Write keys and values, one position per row, into layer `index` of the cache, then attend to filled slots."""
+    """Write work.k and work.v, one position per row, into layer `index` of the cache, then attend to filled slots."""
     dim, keys, values = config.head_dim, cache.keys[index], cache.values[index]
-    if cache.filled is not None:
-        parts = work.rotated_q, work.rotated_k, work.raw_v
-        attend_filled(*parts, keys, values, cache.filled, dim**-0.5, work.attended)
-        return
-    if len(work.qk) > 1:
-        work.q.copy_(work.rotated_q)
-        work.k.copy_(work.rotated_k)
-        work.v.copy_(work.raw_v)
     keys.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.k.view(-1, dim))
     values.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.v.view(-1, dim))
     grouped = (-1, config.heads // config.kv_heads, dim)
     q, out = work.q.view(grouped), work.attended.view(grouped)
     keys, values = keys.view(-1, *keys.shape[2:]), values.view(-1, *values.shape[2:])
-    attend(q, keys, values, cache.empty, dim**-0.5, work.scores, out)
+    if cache.filled is None:
+        attend(q, keys, values, cache.empty, dim**-0.5, work.scores, out)
+    else:
+        attend_filled(q, keys, values, cache.filled, dim**-0.5, work.scores, out)

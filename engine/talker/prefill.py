@@ -118,7 +118,7 @@ def _mask(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, low_sin: torch.Tensor, high_sin: torch.Tensor) -> torch.Tensor:
-    """Rotate x [n, heads, D] as `rotate` in layers.py does. Returns the same shape."""
+    """Rotate x [n, heads, D] as in ops/rope.py. Returns the same shape."""
     half = low_sin.shape[-1]
     out = x * cos
     out[..., :half].addcmul_(x[..., half:], low_sin, value=-1.0)
@@ -168,7 +168,7 @@ class _Kinds:
 
 
 def _gated(expert: Expert, h: torch.Tensor) -> torch.Tensor:
-    gate, up = project(h, expert.gate_up).chunk(2, 1)
-    act = gate.new_empty(gate.shape)
-    swiglu(gate, up, act)
+    gate_up = project(h, expert.gate_up)
+    act = gate_up.new_empty(len(h), gate_up.shape[1] // 2)
+    swiglu(gate_up, act)
     return act

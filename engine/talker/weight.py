@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from ..device.torch_names import half_product, pack_half
 from .quantize import (
     BLOCK,
     INT4_BLOCK,
@@ -26,6 +26,8 @@ from .quantize import (
 )
 
 SCRATCH = "scratch"  # key among the tensors of a talker, see Weight.scratch
+WIDENED = 1 << 19  # weights widened at a time: 2 MB as fp32, which stay in a core's cache
+_TILE = 64  # rows; a multiple of those that a library's product computes together
 
 
 @dataclass(frozen=True)
@@ -74,36 +76,16 @@ def format_of(dtype: torch.dtype) -> Format:
     return FORMATS[_OF_DTYPE[dtype]]
 
 
-class HalfMatrix:
-    """A bf16 matrix [out, in] for products with fp32 inputs on a CPU, read in two bytes a weight.
-
-    It is held in fp16, times a power of two that brings its largest weight below 2 ** 15. So weights are exact down to
-    2 ** -31 of that, and smaller ones to 2 ** -39.
-    """
-
-    def __init__(self, data: torch.Tensor):
-        self._unit = 2.0 ** (math.frexp(float(data.abs().max()))[1] - 15)
-        self._packed = pack_half(data.float().div_(self._unit))
-
-    def write(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Compute out = x @ W.T, with x [R, in] and out [R, out]. Allocates."""
-        torch.mul(half_product(x, self._packed), self._unit, out=out)
-
-    def add(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Compute out += x @ W.T."""
-        out.add_(half_product(x, self._packed), alpha=self._unit)
-
-
 @dataclass(eq=False)
 class Weight:
     """Weight matrix [out, in] for `linear` and related ops.
 
-    scratch: shared buffer for torch's products, into which a quantised matrix is dequantised (see `scratch_bytes`).
+    scratch: shared buffer for torch's products. A quantised matrix is dequantised into it (see `scratch_bytes`), and a
+        bf16 matrix is widened for products in fp32 (see `widened_bytes`).
     """
 
     data: torch.Tensor
     scratch: torch.Tensor | None = None
-    half: HalfMatrix | None = None  # what torch's products use instead of `data`
 
     @property
     def format(self) -> str:
@@ -132,13 +114,52 @@ class Weight:
         dequantize(self.data, matrix, self.scratch[size:])
         return matrix
 
-    def halve(self) -> None:
-        """Keep a bf16 matrix for products with fp32 inputs. `data` then has a shape only."""
-        self.half, self.data = HalfMatrix(self.data), self.data.to("meta")
+    def parts(self, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield rows and their matrix [rows, in] for torch's products, each valid until the next is asked for.
+
+        All rows at once, but for a bf16 matrix that is widened to fp32: that a block at a time, so that memory is read
+        in two bytes a weight. A row's sums do not depend on its block, see `_blocks`.
+        """
+        if self.data.dtype == dtype or FORMATS[self.format].dequantize is not None:
+            yield slice(None), self.dense(dtype)
+            return
+        assert self.scratch is not None, "a talker gives its narrow weights room"
+        wide = self.scratch.view(dtype)
+        for rows in _blocks(self.data.shape):
+            narrow = self.data[rows]
+            yield rows, wide[: narrow.numel()].view(narrow.shape).copy_(narrow)
+
+    def take(self, index: torch.Tensor, out: torch.Tensor) -> None:
+        """Write rows `index` [n] of a matrix that is not quantised to out [n, in]."""
+        if self.data.dtype == out.dtype:
+            torch.index_select(self.data, 0, index, out=out)
+            return
+        assert self.scratch is not None, "a talker gives its narrow weights room"
+        narrow = self.scratch.view(self.data.dtype)[: out.numel()].view(out.shape)
+        torch.index_select(self.data, 0, index, out=narrow)
+        out.copy_(narrow)
 
     @property
     def nbytes(self) -> int:
         return self.data.nbytes
+
+
+def widened_bytes(shape: tuple[int, int], dtype: torch.dtype) -> int:
+    """Return the bytes of scratch that a bf16 matrix of this shape needs if torch computes in `dtype`."""
+    return max(rows.stop - rows.start for rows in _blocks(shape)) * shape[1] * dtype.itemsize
+
+
+@functools.cache
+def _blocks(shape: tuple[int, int]) -> list[slice]:
+    """Return the blocks of rows in which a matrix of this shape is widened.
+
+    Libraries sum the rows of a tile alike, but those left over at the end in another order. So blocks are whole tiles,
+    and the last one ends as the matrix does.
+    """
+    rows, width = shape
+    block = max(1, WIDENED // (width * _TILE)) * _TILE
+    begins = range(0, max(1, rows // _TILE * _TILE), block)
+    return [slice(begin, end) for begin, end in zip(begins, [*begins[1:], rows], strict=True)]
 
 
 def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:

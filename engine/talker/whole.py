@@ -149,6 +149,6 @@ class _CausalAttention(torch.autograd.Function):
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate x [B, T, heads, D] by tables [T, D], as `rotate` in layers.py does."""
+    """Rotate x [B, T, heads, D] by tables [T, D], as ops/rope.py does."""
     low, high = x.chunk(2, -1)
     return x * cos[:, None] + torch.cat([-high, low], -1) * sin[:, None]

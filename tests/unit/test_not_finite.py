@@ -116,7 +116,7 @@ def test_the_engine_stays_usable_after_the_error(written, family, is_traced, val
     engine = Engine(EngineConfig(model=str(written[family]), device="cpu", context=512))
     with engine:
         expected = engine.speak(text, voice, params)
-        weight = engine.loaded.talker.layers[0].text.mlp_norm[:1]
+        weight = engine.loaded.talker.layers[0].text.down.data[0, :1]
         kept = weight.clone()
         weight.fill_(value)
         engine.loaded.prefixes.clear()
@@ -132,7 +132,7 @@ def test_the_engine_stays_usable_after_the_error(written, family, is_traced, val
 def test_checked_speech_that_somebody_hears_stops_before_its_first_frame():
     with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
         engine.speak("One.", params=SamplingParams(seed=7, max_frames=10))  # finds out that heads align
-        engine.loaded.talker.layers[-1].text.mlp_norm[:1].fill_(NAN)
+        engine.loaded.talker.layers[-1].text.down.data[0, :1].fill_(NAN)
         with pytest.raises(HiggsError, match=REFUSED):
             engine.speak("One line. And another one.", listener=Listener(on_audio=lambda wav: None))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 
 
 def attend(
@@ -32,24 +31,21 @@ def attend(
 
 def attend_filled(
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     filled: Sequence[int],
     scale: float,
+    scores: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Write k and v to each row's last filled slot, and attend like `attend`, but one row at a time, to filled slots.
+    """Like `attend`, but one row at a time, reading only its filled slots. Their number must be known on the host.
 
-    q, out: [B, heads, D]; k, v: [B, kv_heads, D]; keys, values: [B, kv_heads, S, D], the whole cache of one layer.
-    filled: filled slots of each row, which must be known on the host. A row's result does not depend on other rows,
-    not even in rounding.
+    A row's result does not depend on other rows, not even in rounding.
     """
-    grouped = (1, k.shape[1], -1, k.shape[2])
+    heads, group = len(q) // len(filled), q.shape[1]
     for row, slots in enumerate(filled):
-        own, held = keys[row, :, :slots], values[row, :, :slots]
-        own[:, -1].copy_(k[row])
-        held[:, -1].copy_(v[row])
-        attended = F.scaled_dot_product_attention(q[row].view(grouped), own[None], held[None], scale=scale)
-        out[row].copy_(attended.view(out.shape[1:]))
+        part = slice(row * heads, (row + 1) * heads)
+        weights = scores[part].view(-1)[: heads * group * slots].view(heads, group, slots)
+        torch.baddbmm(weights, q[part], keys[part, :slots].transpose(1, 2), beta=0.0, alpha=scale, out=weights)
+        torch.softmax(weights, dim=-1, out=weights)
+        torch.bmm(weights, values[part, :slots], out=out[part])

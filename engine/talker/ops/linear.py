@@ -9,18 +9,14 @@ from ..weight import Weight
 
 def linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out = x @ W.T, with x [R, in], W [out, in], out [R, out]."""
-    if weight.half is not None:
-        weight.half.write(x, out)
-    else:
-        torch.mm(x, weight.dense(x.dtype).t(), out=out)
+    for rows, matrix in weight.parts(x.dtype):
+        torch.mm(x, matrix.t(), out=out[:, rows])
 
 
 def add_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
     """Compute out += x @ W.T, with shapes as in `linear`."""
-    if weight.half is not None:
-        weight.half.add(x, out)
-    else:
-        out.addmm_(x, weight.dense(x.dtype).t())
+    for rows, matrix in weight.parts(x.dtype):
+        out[:, rows].addmm_(x, matrix.t())
 
 
 def split_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
