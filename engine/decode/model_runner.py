@@ -155,7 +155,6 @@ class ModelRunner:
         if self._sample_kernel is not None:
             self._sample_kernel.run(self.rows)
         else:
-            self.state.sampler.on_host = self.reads_positions and self.state.dtype == torch.float32  # bf16 has ties
             self.state.sample()
             self.talker.embed(self.state.delay.output, self.state.work)
 

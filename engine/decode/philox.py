@@ -4,14 +4,12 @@ A number depends only on its key and counter. There is no generator state that c
 Words are 32-bit values in int64 tensors, because torch has no unsigned 32-bit multiply with a high half.
 """
 
-import numpy as np
 import torch
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-_LOW, _HALF = np.uint64(_MASK), np.uint64(32)
 
 
 def multipliers() -> torch.Tensor:
@@ -46,16 +44,6 @@ def philox(
         torch.bitwise_and(product[:, :, 0], _MASK, out=odd[:, :, 1])
 
 
-def philox_on_host(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return random words like `philox`: counters uint64 [4, n], keys int64 [10, 2, n] -> uint64 [4, n]."""
-    even, odd, factors = counters[0::2], counters[1::2], np.array(_MULTIPLIERS, np.uint64)[:, None]
-    for key in keys.astype(np.uint64):
-        product = even * factors
-        even = (product >> _HALF)[::-1] ^ odd ^ key
-        odd = (product & _LOW)[::-1]
-    return np.stack([even, odd], 1).reshape(counters.shape)
-
-
 def gumbel(words: torch.Tensor, out: torch.Tensor) -> None:
     """Write standard Gumbel noise from random words: words [...] int64 (overwritten), out [...] fp32.
 
@@ -65,9 +53,3 @@ def gumbel(words: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(words)
     out.add_(0.5).mul_(2.0**-23)
     out.log_().neg_().log_().neg_()
-
-
-def gumbel_on_host(words: np.ndarray) -> np.ndarray:
-    """Return noise fp32 like `gumbel` for uint64 words."""
-    uniform = (words.astype(np.int64) >> 9).astype(np.float32)
-    return -np.log(-np.log((uniform + np.float32(0.5)) * np.float32(2.0**-23)))

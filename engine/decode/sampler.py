@@ -6,10 +6,9 @@ Always per codebook: over the fused vocabulary, whole codebooks could be filtere
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.codes import BOC, CODE_VOCAB, EOC
@@ -17,7 +16,7 @@ from ..core.config import RAS_WINDOW, SamplingParams
 from ..device.buffers import Buffers, buffer
 from ..device.memory import send
 from .delay_machine import DelayMachine
-from .philox import ROUNDS, gumbel, gumbel_on_host, multipliers, philox, philox_on_host, round_keys
+from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 
 FP32, BOOL = torch.float32, torch.bool
 SAMPLE, RESAMPLE = 0, 1  # noise streams: the sample, and v2's second sample of repeated codes
@@ -58,8 +57,6 @@ class Sampler(Buffers):
     codebook: torch.Tensor = buffer("K")  # 0..K-1
     factors: torch.Tensor = buffer(2, 1)  # Philox's round constants
 
-    on_host: bool = field(init=False, default=False)  # the host samples, and may branch: on a CPU
-
     def initialize(self) -> None:
         self.quad.copy_(self.count("Q"))
         self.codebook.copy_(self.count("K"))
@@ -84,36 +81,11 @@ class Sampler(Buffers):
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
         """Sample logits [B, K, V] fp32 -> delay.output [B, K]. `suppressed` must be set for this step."""
-        if not (self.on_host and math.isfinite(logits.sum())):
-            self._check(logits, delay.done)
+        self._check(logits, delay.done)
         torch.mul(logits, self.inverse_temperature, out=self.adjusted)
         self._suppress(self.adjusted)
-        if self.on_host:
-            self._choose_on_host(delay)
-            return
         self._truncate()
         self._choose(SAMPLE, delay.num_generated, delay.output)
-
-    def _choose_on_host(self, delay: DelayMachine):
-        """Truncate and choose, but sort only as many codes as top-k keeps, and draw noise only for those kept."""
-        most = self.top_k_index.numpy()
-        ranks = int(most.max()) + 1
-        scores, codes = (one.numpy() for one in torch.topk(self.adjusted, ranks, dim=-1))
-        with np.errstate(invalid="ignore"):  # rows that are done may hold anything
-            weights = np.exp(scores - scores[..., :1])
-            weights[np.arange(ranks) > most] = 0
-            mass = weights.cumsum(-1)
-            is_kept = (mass - weights < self.top_p.numpy() * mass[..., -1:]) & (weights > 0)
-        kept = np.nonzero(is_kept)
-        rows, codebooks, _ = kept
-        word, quad = np.divmod(codes[kept], self.sizes["Q"])
-        counters = [quad, codebooks, delay.num_generated.numpy()[rows], self.sequence_index.numpy()[rows]]
-        words = philox_on_host(np.array(counters, np.uint64), self.round_keys.numpy()[rows].transpose(1, 2, 0))
-        noise = gumbel_on_host(words[word, np.arange(len(word))])
-        noisy = np.full_like(scores, -math.inf)
-        noisy[kept] = scores[kept] + noise * self.noise_scale.numpy()[rows, 0, 0]
-        best = torch.from_numpy(noisy).argmax(-1, keepdim=True)
-        torch.gather(torch.from_numpy(codes), -1, best, out=delay.output.unsqueeze(-1))
 
     def _check(self, logits: torch.Tensor, done: torch.Tensor):
         """Clear `finite` for live rows whose logits contain NaN or infinity. Never sets it."""

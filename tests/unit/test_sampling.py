@@ -1,8 +1,5 @@
 """Noise against its published values, sampling against a plain reference."""
 
-import dataclasses
-
-import numpy as np
 import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
@@ -28,15 +25,12 @@ def test_philox_gives_the_published_answers(counter, key, answer):
     scratch = torch.zeros(1, 1, 2, 1, dtype=torch.int64)
     philox.philox(words, keys, philox.multipliers(), scratch, scratch.clone())
     assert tuple(words.flatten().tolist()) == answer
-    counters = np.array(counter, np.uint64)[:, None]
-    assert tuple(philox.philox_on_host(counters, keys.numpy().transpose(1, 2, 0))[:, 0].tolist()) == answer
 
 
 def test_gumbel_is_finite_at_both_ends():
-    out, words = torch.empty(2), [0, 0xFFFFFFFF]
-    philox.gumbel(torch.tensor(words), out)
+    out = torch.empty(2)
+    philox.gumbel(torch.tensor([0, 0xFFFFFFFF]), out)
     assert out.isfinite().all() and out[0] < -2 and out[1] > 15
-    assert np.allclose(philox.gumbel_on_host(np.array(words, np.uint64)), out.numpy(), rtol=1e-6)
 
 
 def kept_by_reference(logits, params):
@@ -72,26 +66,6 @@ def test_truncation_keeps_the_codes_that_plain_python_keeps(bench, params):
     for book in range(8):
         kept = (state.sampler.adjusted[0, book] > -torch.inf).nonzero()[:, 0].tolist()
         assert set(kept) == kept_by_reference(logits[0, book], params)
-
-
-@pytest.mark.parametrize("others", [{}, {"temperature": 0.0}, {"top_k": 0, "top_p": 1.0}, {"top_k": 3, "seed": 2**40}])
-def test_the_host_chooses_what_the_device_does(bench, small, others):
-    """With rows of two settings, at several steps, and with a row that is done and holds no numbers."""
-    room, codes = bench("v3", batch=3), []
-    state = room.state
-    sequence = dataclasses.replace(small.prompt(room.config), params=SamplingParams(seed=3), index=4)
-    room.prefill([(0, sequence), (1, dataclasses.replace(sequence, params=SamplingParams(**others)))])
-    state.logits.normal_(generator=torch.Generator().manual_seed(3)).mul_(3)[2] = torch.nan
-    for step in range(0, 40, 3):
-        for state.sampler.on_host in (False, True):
-            state.delay.num_generated.fill_(step)
-            state.sampler.sample(state.logits, state.delay)
-            codes.append(state.delay.output[:2].clone())
-    assert all(torch.equal(device, host) for device, host in zip(codes[::2], codes[1::2], strict=True))
-    assert state.sampler.finite.all() and len({tuple(one.flatten().tolist()) for one in codes}) > 3
-    state.logits[1, 2, 3] = torch.inf
-    state.sampler.sample(state.logits, state.delay)
-    assert state.sampler.finite.tolist() == [True, False, True]
 
 
 def test_samples_follow_the_softmax(bench):

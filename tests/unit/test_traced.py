@@ -9,7 +9,6 @@ from higgs_tts.tests.traced import StepError, Tape, tensors_of
 
 
 def tape_over(room):
-    room.reads_positions = False  # as on a GPU
     return Tape(tensors_of(room))
 
 
