@@ -217,6 +217,9 @@ _FILES = {
     "HiggsTTSVoice": lambda inputs, rng: inputs.update(
         transcript=rng.choice(("", "Hello, I am Anna.")), clip=rng.choice(("reference.wav", "mine.flac"))
     ),
+    "HiggsTTSBook": lambda inputs, rng: inputs.update(
+        details="author = Ben\nnarrator = Anna" if inputs["credits"] else rng.choice(("", "year = 1815"))
+    ),
 }
 
 
