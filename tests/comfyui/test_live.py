@@ -316,7 +316,7 @@ def test_replacing_samples_during_a_request_is_no_error(classic):
 
 
 def test_two_runs_are_heard_one_after_the_other(classic):
-    classic.open(text="The first one.")
+    classic.open(text="The first one takes some seconds to be heard, so that the second has to wait for its end.")
     classic.start()
     classic.page.evaluate(SET, ["HiggsTTSSpeak", "text", "And the second."])
     classic.page.get_by_test_id("queue-button").click()
