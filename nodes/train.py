@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 
 import comfy.utils
-import torch
 from comfy_api.latest import io
 
 from ..engine import (
@@ -129,9 +128,10 @@ class HiggsTTSTrainVoice(io.ComfyNode):
             report = train(config, place, out, params, _whisper(whisper), _teller(cls.hidden.unique_id))
             _trained.leave(out, functools.partial(file_stamp, out))
             adapted = with_lora(model, Adapter(str(out), report.trial.strength))
-            speech = torch.cat([speech.wav for speech in report.trial.speeches])
+            assert report.trial.speech is not None
+            speech = audio.of_wave(report.trial.speech.wav[None], SAMPLE_RATE)
             losses = {"loss": [entry["loss"] for entry in report.history]}
-        return io.NodeOutput(adapted, audio.of_wave(speech[None], SAMPLE_RATE), losses, _describe(report, model))
+        return io.NodeOutput(adapted, speech, losses, _describe(report, model))
 
 
 def _advanced() -> list[io.Input]:

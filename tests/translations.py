@@ -41,13 +41,13 @@ def english(schemas: Mapping) -> dict[Keys, str]:
             name = socket.args[0] if kind == "inputs" else socket.display_name
             found |= {(*at, kind, key, "name"): name, (*at, kind, key, "tooltip"): socket.tooltip}
     found |= {("main", "higgsTTS", "page", sentence): sentence for sentence in page_sentences()}
-    server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] in (SERVER, TOLD)}
+    server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] in (SERVER, MESSAGES)}
     found |= {keys: keys[-1] for keys in sorted(server)}
     return found | _settings()
 
 
 SERVER = ("main", "higgsTTS", "server")
-TOLD = ("main", "higgsTTS", "told")  # errors and reports, of which the page translates each line
+MESSAGES = ("main", "higgsTTS", "messages")  # errors and reports, of which the page translates each line
 _NOT_IN_COMFYUI = ("tools", "serve", "terminal.py")
 VALUE = "\u2039value\u203a"  # in place of a value
 
@@ -93,8 +93,8 @@ def _forms(node: ast.AST) -> list[str]:
     return _forms(node.value) if isinstance(node, ast.FormattedValue) else [VALUE]
 
 
-def untold(text: str, keys: Iterable[str]) -> list[str]:
-    """Return the parts of an error or a report that the page cannot translate with these keys, as `told` does it."""
+def untranslated(text: str, keys: Iterable[str]) -> list[str]:
+    """Return the parts of an error or a report that `translatedLines` of the page cannot translate with these keys."""
     ordered = sorted(keys, key=lambda key: (key.startswith("{"), -len(re.sub(r"\{\w+\}", "", key))))
 
     def parts(english: str) -> list[str]:
@@ -102,7 +102,7 @@ def untold(text: str, keys: Iterable[str]) -> list[str]:
             pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>.+?)", re.escape(key))
             if match := re.fullmatch(pattern, english):
                 values = match.groupdict()
-                said = [value for name, value in values.items() if name.startswith("said")]
+                said = [value for name, value in values.items() if name.startswith("sentence")]
                 listed = [value for name, value in values.items() if name.startswith("list")]
                 for one in (one for value in listed for one in value.split(", ")):
                     said += [one] if parts(one) != [one] else one.split(" and ")
@@ -202,7 +202,7 @@ def main() -> None:
     DIGESTS.write_text(json.dumps(digests(said), indent=2) + "\n", encoding="utf-8")
     if len(sys.argv) > 1:
         new = json.load(sys.stdin)
-        said |= {(*place, key): key for place in (SERVER, TOLD) for key in new.pop(place[-1], ())}
+        said |= {(*place, key): key for place in (SERVER, MESSAGES) for key in new.pop(place[-1], ())}
         fill(sys.argv[1], new, said)
     lacks = {language: missing(language, said) for language in LANGUAGES}
     print(json.dumps({language: texts for language, texts in lacks.items() if texts}, ensure_ascii=False, indent=2))

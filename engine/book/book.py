@@ -29,7 +29,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's title and turns, one per paragraph, its heading first. is_credits: it is none of the book's own."""
+    """A chapter's title and turns, one per paragraph, its heading first. is_credits: it is not in the book."""
 
     title: str
     turns: tuple[Turn, ...]

@@ -36,7 +36,7 @@ _WORDS = {  # by language, English and Chinese before what may look like them
     "ko": ("오프닝 크레디트", "클로징 크레디트", "{title}. 지은이 {author}. 낭독 {narrator}.", "끝."),
 }  # fmt: skip
 _ENDED_TWICE = re.compile(r"([.!?…])\.")
-_TOLD_BY = 2000  # characters of a book that tell its language
+_LOOKED_AT = 2000  # characters of a book by which its language is known
 
 
 def with_credits(book: Book, made: bool, opening: str | None, closing: str | None) -> Book:
@@ -45,6 +45,8 @@ def with_credits(book: Book, made: bool, opening: str | None, closing: str | Non
     made: make those that are None from the book's details. A text without words leaves its chapter out. Raises
     HiggsError if the author or narrator is needed and not known.
     """
+    if not made and not opening and not closing:
+        return book
     words = _SpokenCredits(*_WORDS[_language_of(book)])
     if made and None in (opening, closing):
         facts = {"title": book.title, "author": book.author, "narrator": book.details.narrator}
@@ -70,5 +72,5 @@ def _language_of(book: Book) -> str:
     if named:
         named = "zh-tw" if named in ("zh-hk", "zh-mo") or named.startswith("zh-hant") else named
         return next((one for one in (named, named.partition("-")[0]) if one in _WORDS), "en")
-    text = " ".join(turn.text[:_TOLD_BY] for turn in book.chapters[0].turns[:20])[:_TOLD_BY]
+    text = " ".join(turn.text[:_LOOKED_AT] for turn in book.chapters[0].turns[:20])[:_LOOKED_AT]
     return next((language for language in _WORDS if not foreign(text, [language])), "en")

@@ -139,7 +139,7 @@ class AcousticDecoder(nn.Module):
         self.block = nn.Sequential(*(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width >> len(ratios))
         self.conv2 = Conv(width >> len(ratios), 1, 7, padding=3)
-        self._strides = ratios
+        self._strides, self._needed = ratios, _needed(ratios)
         rate = 1
         for block, stride in zip(self.block, ratios, strict=True):
             for name, part in block.named_modules():
@@ -150,11 +150,11 @@ class AcousticDecoder(nn.Module):
 
     def forward(self, x: torch.Tensor, before: int = 0, after: int = 0) -> torch.Tensor:
         """before, after: frames at either end that are context, and whose sound is not returned."""
-        x, needed = self.conv1(x), _needed(self._strides)
-        for block, stride, context in zip(self.block, self._strides, needed, strict=False):
+        x = self.conv1(x)
+        for block, stride, context in zip(self.block, self._strides, self._needed, strict=False):
             x, before, after = _cut(x, before, after, context)
             x, before, after = block(x), before * stride, after * stride
-        x, before, after = _cut(x, before, after, needed[-1])
+        x, before, after = _cut(x, before, after, self._needed[-1])
         return _cut(self.conv2(self.snake1(x)), before, after, 0)[0]
 
 

@@ -21,14 +21,14 @@ from .window_graphs import WindowGraphs
 # Frames per window. While streaming, a window must be ready before the earlier ones have been played. So window sizes
 # may grow only as fast as decoding outpaces playback: on a CPU by a third to a half.
 _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
-_STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and captured hold more memory
+_STREAMED_WINDOW = 75  # afterwards: larger windows would be late, and captured hold more memory
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 50)
 _CLOSE = 2  # first windows whose frames are looked for at once: later ones come with more left to play, and in groups
 _SHORT = 0.03  # seconds: with less left to play, a stream may run dry before its next window has come
 GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
-LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (25, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (25, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded to, on a GPU
 SINGLE_LENGTHS = LENGTHS[:-1]  # of windows that may be decoded alone
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +19,8 @@ from ..preview.likeness import likeness_to
 from ..preview.transcribe import transcriber
 from ..prompt.chunking import estimate_seconds
 from ..prompt.script import Turn
-from ..speech.drive import speak_each
 from ..speech.result import SpeechResult
-from ..speech.speech_input import Listener, SpeechInput
+from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 from ..words.letters import words_of
 from ..words.whisper_check import misheard_in
@@ -38,6 +37,7 @@ _LONGEST, _CUT = 9.0, 40  # seconds of a text; characters of one if all are long
 USES = "With a clip as the voice", "Without a clip"
 _REMEDY = "Record more speech, or train fewer steps."
 _DEAF = "Only words left out or said again were noticed. Choose a Whisper model, which also hears misread ones."
+_CLIP = "clip"  # the speaker who has its voice. Others have none, and a turn each
 _COMPARED = 8  # clips that are held out whose voice is compared
 _ALIKE = 0.02  # of likeness, that makes no difference
 
@@ -50,7 +50,7 @@ class Trial:
     """
 
     strength: float
-    speeches: tuple[SpeechResult, ...]
+    speech: SpeechResult | None
     endless: str = ""
     words: int = 1
     wrong: Sequence[int] = (0, 0)
@@ -73,8 +73,8 @@ class Trial:
 
 
 class Audition:
-    """Speaks texts of clips that are held out, one of them a single word, in one batch: in the voice of a clip that was
-    learned, and without a clip.
+    """Speaks texts of clips that are held out, one of them a single word, as one dialogue: in the voice of a clip that
+    was learned, and without a clip.
 
     whisper: folder of a Whisper, which then hears the words, beside the check. resemblyzer, if it is installed,
     compares voices.
@@ -90,17 +90,18 @@ class Audition:
         self.texts = _texts([one.text for one in held_out], most)
         self._likeness = functools.cache(lambda: _likeness_to(engine.checkpoint.codec, held_out[:_COMPARED]))
 
-    def __call__(self, adapter: Path | None, strength: float, on_step: Callable[[], object]) -> Trial:
-        """Speak with an adapter at a strength, or without. Opens an engine for it. on_step: may raise to stop."""
-        trial = self._spoken(adapter, strength, on_step)
+    def __call__(self, adapter: Path | None, strength: float, on_frame: Callable[[int, int], None]) -> Trial:
+        """Speak with an adapter at a strength, or without. Opens an engine for it. on_frame: see `Listener`."""
+        trial = self._spoken(adapter, strength, on_frame)
         if trial.endless:
             return trial
-        texts, wavs = [text for text, _ in self.texts], [speech.wav for speech in trial.speeches]
+        assert trial.speech is not None
+        wavs = [trial.speech.wav[turn.start : turn.stop] for turn in trial.speech.turns]
         if likeness := self._likeness():
             trial = replace(trial, likeness=likeness(torch.cat(wavs[1::2])))
         if self._whisper:
             with transcriber(self._whisper, self._device) as hear:
-                misheard = [misheard_in(texts, wavs[first::2], hear) for first in (0, 1)]
+                misheard = [misheard_in(self.texts, wavs[first::2], hear) for first in (0, 1)]
             trial = replace(trial, wrong=[*map(max, trial.wrong, misheard)])
         return trial
 
@@ -114,39 +115,33 @@ class Audition:
         ]
         return warnings if self._whisper else [*warnings, _DEAF]
 
-    def _spoken(self, adapter: Path | None, strength: float, on_step: Callable[[], object]) -> Trial:
+    def _spoken(self, adapter: Path | None, strength: float, on_frame: Callable[[int, int], None]) -> Trial:
         adapters = () if adapter is None else (Adapter(str(adapter), strength),)
-        with torch.inference_mode(), Engine(replace(self._config, adapters=adapters)) as engine:
-            requests = {}
-            for text, seed in self.texts:
-                most = int(FRAME_RATE * (TOO_LONG * estimate_seconds(text) + _SPARE)) + 1
-                params = SamplingParams(seed, max_frames=most, retries=0)
-                for voices in ({"": self._voice}, {}):
-                    requests[engine.planner.request(SpeechInput((Turn("", text),), voices, params), Listener())] = text
-            spoken, late = {}, []
-            with engine.decoding() as decoder, contextlib.closing(speak_each([*requests], decoder)) as speaking:
-                for ended in speaking:
-                    on_step()
-                    if ended is not None:
-                        request, spoken[request] = ended
-                        late += [] if spoken[request].complete else [requests[request]]
-                    if len(late) > _LATE * len(requests):
-                        return Trial(strength, (), f"“{late[0]}” had not ended after {TOO_LONG:g} times its length")
-        speeches = tuple(spoken[request] for request in requests)
-        sizes = [len(words_of(text)) for text in requests.values()]
-        wrong = [one.doubtful if one.complete else size for one, size in zip(speeches, sizes, strict=True)]
-        return Trial(strength, speeches, "", sum(sizes[::2]), [sum(wrong[::2]), sum(wrong[1::2])])
+        turns = [Turn(speaker, text) for number, text in enumerate(self.texts) for speaker in (_CLIP, str(number))]
+        limits = [int(FRAME_RATE * (TOO_LONG * estimate_seconds(turn.text) + _SPARE)) for turn in turns]
+        params, listener = SamplingParams(max_frames=max(limits) + 1, retries=0), Listener(on_frame)
+        with Engine(replace(self._config, adapters=adapters)) as engine:
+            speech = engine.speak_turns(turns, {_CLIP: self._voice}, params, None, listener, reuse=False, even=False)
+        sizes, wrong, late = [], [], []
+        for turn, limit in zip(speech.turns, limits, strict=True):
+            start, stop = turn.frames
+            sizes.append(len(words_of(turn.text)))
+            late += [turn.text] if stop - start > limit else []
+            verdicts = [chunk.verdict for chunk in speech.said if start <= chunk.frames[0] < stop and chunk.verdict]
+            doubts = (doubt.words for verdict in verdicts for doubt in verdict.doubts)
+            wrong.append(sizes[-1] if stop - start > limit else sum(last - first for first, last in doubts))
+        if len(late) > _LATE * len(turns):
+            return Trial(strength, None, f"“{late[0]}” had not ended after {TOO_LONG:g} times its length")
+        return Trial(strength, speech, "", sum(sizes[::2]), [sum(wrong[::2]), sum(wrong[1::2])])
 
 
-def _texts(given: Sequence[str], most: float) -> list[tuple[str, int]]:
-    """Return a word, and texts of at most so many seconds until there are WORDS words, each with a seed."""
+def _texts(given: Sequence[str], most: float) -> list[str]:
+    """Return a word, and texts of at most so many seconds until there are WORDS words."""
     texts = [text for text in dict.fromkeys(given) if estimate_seconds(text) <= most] or [min(given, key=len)[:_CUT]]
-    word = max((word.strip(".,;:!?\"'()") for word in " ".join(texts).split()), key=len)
-    chosen, words = [(word, 0)], 1
-    while words < WORDS:  # few texts are spoken again
-        seed, at = divmod(len(chosen) - 1, len(texts))
-        chosen.append((texts[at], seed))
-        words += max(1, len(words_of(texts[at])))
+    chosen = [max((word.strip(".,;:!?\"'()") for word in " ".join(texts).split()), key=len)]
+    more = itertools.cycle(texts)  # few texts are spoken again
+    while sum(max(1, len(words_of(text))) for text in chosen) < WORDS:
+        chosen.append(next(more))
     return chosen
 
 

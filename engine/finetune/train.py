@@ -227,7 +227,7 @@ class _Training:
     def run(self, on_progress: OnProgress) -> TrainReport:
         """Learn and listen by turns, from the last state on."""
         state, best, endless = self._state, None, ""
-        listen = functools.partial(self._audition, on_step=lambda: on_progress(self._progress("Listening")))
+        listen = functools.partial(self._audition, on_frame=lambda *_: on_progress(self._progress("Listening")))
         if not state.untouched:
             state.untouched = listen(None, 0.0).entry()
         while state.step < self._params.steps:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
 
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
-from .decoder import Decoder, Heard, Session, Stage
+from .decoder import Decoder, Heard, Session
 from .request import SpeechRequest
 from .result import SpeechResult
 
@@ -125,24 +125,3 @@ def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
                 request.tick()
             request.decoded_by(session.report)
     return request.result()
-
-
-def speak_each(
-    requests: list[SpeechRequest], decoder: Decoder
-) -> Generator[tuple[SpeechRequest, SpeechResult] | None, None, None]:
-    """Speak requests of one stage each in one batch. Yields each when it ends, and None after every step.
-
-    Raises what the requests raise.
-    """
-    begun = [next(request.stages()) for request in requests]
-    driven: dict[Driven, SpeechRequest] = {request: request for request in requests}
-    with decoder.session(Stage(len(requests), max(stage.slots for stage, _ in begun))) as session:
-        drive = Drive(session)
-        for request, (_, sequences) in zip(requests, begun, strict=True):
-            drive.add(request, iter([sequences]))
-        while drive.is_busy:
-            for request, error in drive.step():
-                if error is not None:
-                    raise error
-                yield driven[request], driven[request].result()
-            yield None

@@ -170,12 +170,6 @@ class SpeechResult:
         return tuple(doubts)
 
     @property
-    def doubtful(self) -> int:
-        """Number of words that the check doubts."""
-        doubts = (doubt.words for chunk in self.said if chunk.verdict for doubt in chunk.verdict.doubts)
-        return sum(stop - first for first, stop in doubts)
-
-    @property
     def outcome(self) -> str:
         """How the speech ended, for users."""
         if not self.complete:

@@ -19,7 +19,7 @@ import soundfile
 
 from ...engine.tools.tiny import write_tiny
 from ..comfyui.server import CHECKPOINT, TODAY, Outcome, add_checkpoints, add_clips, lay_out, read_workflow
-from ..translations import LANGUAGES, SERVER, TOLD, translations, untold
+from ..translations import LANGUAGES, MESSAGES, SERVER, translations, untranslated
 from ..user_folders import add_user_files
 
 HERE = pathlib.Path(__file__).parent
@@ -32,7 +32,7 @@ REMEDY = re.compile(
     r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Paste|Put|Remove|Save|Set|Start|Use|Write)\b"
 )
 NODE = re.compile(r"([\w.]+ - )?Higgs [\w ]+: ")
-_TOLD = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] in (SERVER, TOLD)]
+_MESSAGES = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] in (SERVER, MESSAGES)]
 TRAINING = "training"  # takes minutes, so it is only refused
 TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json") if path.stem != TRAINING)
 IN_FOLDERS = ("book", "lines")  # templates that write files instead of a clip
@@ -253,7 +253,9 @@ def check_refused(outcome: Outcome, parts: Sequence[str]) -> None:
     assert all(part in outcome.error for part in parts), f"{outcome.end}: {outcome.error[:600]}"
     if not parts[0].isidentifier():  # as ComfyUI's own are: value_bigger_than_max
         assert "Higgs " in outcome.error and REMEDY.search(outcome.error), f"no remedy: {outcome.error[:600]}"
-        english = [part for error in _errors_of(outcome) for part in untold(NODE.sub("", error.strip()), _TOLD)]
+        english = [
+            part for error in _errors_of(outcome) for part in untranslated(NODE.sub("", error.strip()), _MESSAGES)
+        ]
         assert not english, f"not in locales/: {english}"
 
 

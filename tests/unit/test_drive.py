@@ -8,7 +8,7 @@ import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.decode.prompts import PendingFill
 from higgs_tts.engine.speech.decoder import Stage
-from higgs_tts.engine.speech.drive import Drive, speak_each
+from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
 
 TEXTS = ["One apple.", "Two apples are here. And three of them are there.", "Four."]
@@ -74,24 +74,6 @@ def test_each_request_gives_the_codes_it_gives_alone(engine, voice):
         assert (speech.wav - other.wav).abs().max() < 1e-4
         assert not call.heard[request] or torch.equal(torch.cat(call.heard[request]), speech.wav)
     assert call.heard[requests[1]]
-
-
-def test_requests_together_give_the_codes_that_each_gives_alone(engine, voice):
-    def request(text, voices):
-        given = SpeechInput((Turn("", text),), voices, SamplingParams(max_frames=40, seed=3, retries=0))
-        return engine.planner.request(given, Listener())
-
-    def spoken(*requests):
-        with engine.decoding() as decoder:
-            return dict(filter(None, speak_each([*requests], decoder)))
-
-    voices = ({}, {"": voice}, {})
-    requests = [request(text, given) for text, given in zip(TEXTS, voices, strict=True)]
-    with torch.inference_mode():
-        together = spoken(*requests)
-        alone = [spoken(again := request(text, given))[again] for text, given in zip(TEXTS, voices, strict=True)]
-    assert all(torch.equal(together[one].codes, other.codes) for one, other in zip(requests, alone, strict=True))
-    assert all(torch.equal(together[one].wav, other.wav) for one, other in zip(requests, alone, strict=True))
 
 
 def test_a_leaving_caller_frees_its_row_and_changes_no_other(engine, voice):

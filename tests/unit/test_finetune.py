@@ -1,6 +1,7 @@
 """Training from a folder of clips to a LoRA that speaks: resuming, what is kept, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 import warnings
@@ -20,7 +21,6 @@ from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
 from higgs_tts.engine.preview import likeness
 from higgs_tts.engine.preview.likeness import likeness_to
-from higgs_tts.engine.speech.drive import speak_each
 from higgs_tts.engine.talker import FAMILIES
 from higgs_tts.engine.words.whisper_check import misheard, misheard_in
 from higgs_tts.tests.peft_files import tree_of
@@ -55,9 +55,9 @@ def quick(monkeypatch):
 @pytest.fixture
 def trials(monkeypatch):
     """Stand for what is heard and expected, since a random network never ends: Trials by turns, the last one stays."""
-    told = [Trial(1.0, ())]
+    told = [Trial(1.0, None)]
 
-    def spoken(self, adapter, strength, on_step):
+    def spoken(self, adapter, strength, on_frame):
         made = told[0] if adapter is None or len(told) == 1 else told.pop(0)
         return dataclasses.replace(made, strength=strength)
 
@@ -114,7 +114,7 @@ def test_other_settings_begin_anew(written, clips, quick, trials, tmp_path):
 
 def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written, clips, quick, trials, tmp_path):
     out = tmp_path / "voice.safetensors"
-    ended, endless = Trial(1.0, ()), Trial(1.0, (), "“Hello” had not ended after 5.0 s")
+    ended, endless = Trial(1.0, None), Trial(1.0, None, "“Hello” had not ended after 5.0 s")
     trials[:] = [ended, endless]
     assert train_voice(config(written["v3"]), clips, out, PARAMS).best_step == 2
     trials[:] = [endless]
@@ -125,11 +125,11 @@ def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written
 
 def heard(*wrong, strength=1.0, **figures):
     """A trial of 100 words with a clip, and of 100 without."""
-    return Trial(strength, (), words=100, wrong=wrong, **figures)
+    return Trial(strength, None, words=100, wrong=wrong, **figures)
 
 
 def test_words_count_before_likeness_and_that_before_the_loss():
-    """What may be chance does not count: half more than the untouched model's, and two in a hundred."""
+    """Differences that may be chance do not count: up to half more than the untouched model, plus two percent."""
     state, untouched = RunState("x", step=1), heard(2, 4).entry()
     ranks = [
         heard(7, 8, likeness=0.7).rank(untouched, 4.0),
@@ -140,7 +140,7 @@ def test_words_count_before_likeness_and_that_before_the_loss():
     kept = [state.keep_best(strength, rank) for strength, rank in zip((1.0, 0.3, 0.65, 1.0), ranks, strict=True)]
     assert kept == [True, False, True, True] and state.best_strength == 1.0
     assert not state.keep_best(0.3, heard(3, 9, likeness=0.9).rank(untouched, 1.0))
-    assert Trial(1.0, ()).rank(Trial(0.0, ()).entry(), 4.0) == [0.0, 0, 4.0]
+    assert Trial(1.0, None).rank(Trial(0.0, None).entry(), 4.0) == [0.0, 0, 4.0]
 
 
 def test_a_voice_that_misreads_is_told(tmp_path):
@@ -202,26 +202,22 @@ def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkey
     )
 
 
-def test_trials_speak_texts_in_one_batch_and_tell_what_was_heard(clips, quick, tmp_path, monkeypatch):
+def test_trials_speak_texts_with_a_clip_and_without_and_count_wrong_words(clips, quick, tmp_path, monkeypatch):
     """A word and texts, each in a clip's voice and then without, as often as it takes."""
-    spoken, batches = [], []
+    spoken = []
 
     def opened(config):
         spoken.append(sum(adapter.strength for adapter in config.adapters))
         return Engine(config)
 
-    def together(requests, decoder):
-        batches.append(len(requests))
-        return speak_each(requests, decoder)
-
     monkeypatch.setattr(audition, "Engine", opened)
-    monkeypatch.setattr(audition, "speak_each", together)
     monkeypatch.setattr(audition, "WORDS", 8)
     monkeypatch.setattr(audition, "likeness_to", lambda held: lambda wav: 0.5 if len(spoken) < 2 else 0.9)
     params, whisper = dataclasses.replace(PARAMS, steps=1), write_whisper(tmp_path / "whisper")
     report = train_voice(config(EMBEDDED), clips, tmp_path / "v.safetensors", params, whisper)
     assert spoken == [0.0, 1.0]
-    assert batches == 2 * [len(report.trial.speeches)] == [4, 4]
+    texts = [turn.text for turn in report.trial.speech.turns]
+    assert len(texts) == 4 and texts[::2] == texts[1::2]
     (entry,) = report.history
     (one,) = entry["trials"]
     assert one["likeness"] == 0.9
@@ -238,8 +234,8 @@ def test_texts_are_spoken_again_until_there_are_words_enough(clips, tmp_path, mo
     clips = [Utterance("one", "Good morning, everybody.", codes), Utterance("two", "A b c d.", codes)]
     long = Utterance("long", 40 * "never said ", codes)
     chosen = Audition(Engine(config(EMBEDDED)), clips, [*clips, long]).texts
-    assert chosen == [("everybody", 0), (clips[0].text, 0), (clips[1].text, 0), (clips[0].text, 1)]
-    (_, (cut, _), *_) = Audition(Engine(config(EMBEDDED)), clips, [long]).texts
+    assert chosen == ["everybody", clips[0].text, clips[1].text, clips[0].text]
+    (_, cut, *_) = Audition(Engine(config(EMBEDDED)), clips, [long]).texts
     assert long.text.startswith(cut) and len(cut) == 40
 
 
@@ -270,9 +266,11 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
     """The untouched model passes its check of shifts, in inference mode too, as ComfyUI has it."""
     with torch.inference_mode():
         report = train_voice(config(EMBEDDED), clips, tmp_path / "voice", dataclasses.replace(PARAMS, steps=1))
-    halves = report.trial.speeches[::2], report.trial.speeches[1::2]
-    assert report.trial.wrong == [sum(speech.doubtful for speech in half) for half in halves]
-    assert len(report.trial.speeches) == 4 and all(speech.complete for speech in report.trial.speeches)
+    speech, halves = report.trial.speech, [[], []]
+    for turn, half in zip(speech.turns, itertools.cycle(halves)):
+        (chunk,) = (one for one in speech.said if one.start == turn.start)
+        half += [stop - first for doubt in chunk.verdict.doubts for first, stop in (doubt.words,)]
+    assert report.trial.wrong == [*map(sum, halves)] and speech.complete and len(speech.turns) == 4
     assert {path.name for path in report.out.iterdir()} == {
         "adapter_model.safetensors",
         "adapter_config.json",

@@ -1,7 +1,7 @@
 // How the page translates its own sentences and the server's. Run by tests/unit/test_page_scripts.py.
 import assert from "node:assert/strict"
 import test from "node:test"
-import { learn, listed, say, told, translated } from "../../web/js/words.js"
+import { learn, listed, say, translated, translatedLines } from "../../web/js/words.js"
 
 const WORDS = {
     page: { "seed {seed}": "Startwert {seed}", Play: "Los" },
@@ -13,9 +13,9 @@ const WORDS = {
         "Unknown tag {tag} was left out.": "{tag} ist unbekannt.",
         "It speaks only {listKnown} ({text}).": "({text}) Nur {listKnown}.",
     },
-    told: {
-        "Warning: {said}": "Warnung: {said}",
-        "{path} is missing. {said}": "{path} fehlt. {said}",
+    messages: {
+        "Warning: {sentence}": "Warnung: {sentence}",
+        "{path} is missing. {sentence}": "{path} fehlt. {sentence}",
         "{path} is missing. Download {file}.": "{path} fehlt. Lade {file}.",
         "Choose {listNames}.": "Wähle {listNames}.",
         "chapter {number} ({title})": "Kapitel {number} ({title})",
@@ -48,19 +48,19 @@ test("a sentence of the server is found by its English, whatever its values are"
 })
 
 test("an error or a report is translated line by line, with what stands in it", () => {
-    assert.equal(told("Warning: Unknown tag x was left out."), "Warnung: x ist unbekannt.")
+    assert.equal(translatedLines("Warning: Unknown tag x was left out."), "Warnung: x ist unbekannt.")
     assert.equal(
-        told("Warning: a.txt is missing. Download b."),
+        translatedLines("Warning: a.txt is missing. Download b."),
         "Warnung: a.txt fehlt. Lade b.",
         "the key that says most",
     )
-    assert.equal(told("a is missing. auto"), "a fehlt. automatisch")
-    assert.equal(told("Model: x\nWarning: Why?\nauto"), "Model: x\nWarnung: Why?\nautomatisch")
+    assert.equal(translatedLines("a is missing. auto"), "a fehlt. automatisch")
+    assert.equal(translatedLines("Model: x\nWarning: Why?\nauto"), "Model: x\nWarnung: Why?\nautomatisch")
     assert.equal(
-        told("Choose chapter 2 (The Cat and the Fox), x and y, English and z."),
+        translatedLines("Choose chapter 2 (The Cat and the Fox), x and y, English and z."),
         "Wähle Kapitel 2 (The Cat and the Fox), x and y, Englisch und z.",
     )
     language = "fr"
-    assert.equal(told("Warning: auto"), "Warning: auto")
+    assert.equal(translatedLines("Warning: auto"), "Warning: auto")
     language = "de"
 })

@@ -11,7 +11,7 @@ import { isDownload, Transcription, whisper } from "./transcript.js"
 import { begin, end } from "./turns.js"
 import { send } from "./upload.js"
 import { openVoiceSaving } from "./voice_saving.js"
-import { say, told } from "./words.js"
+import { say, translatedLines } from "./words.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
@@ -177,7 +177,7 @@ class Cloning {
 
     /** @param {unknown} error */
     #tellError(error) {
-        this.#tell(told(error instanceof Error ? error.message : String(error)), true)
+        this.#tell(translatedLines(error instanceof Error ? error.message : String(error)), true)
     }
 
     /**
@@ -215,7 +215,7 @@ class Cloning {
             if (seconds > MOST && name === this.#name) setWidget(this.node, "length", FRESH)
         } catch (error) {
             const reason = error instanceof Error ? error.message : String(error)
-            this.#tell(say("upload failed: {reason}", { reason: told(reason) }), true)
+            this.#tell(say("upload failed: {reason}", { reason: translatedLines(reason) }), true)
         }
     }
 

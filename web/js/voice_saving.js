@@ -3,7 +3,7 @@ import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
 import { saveVoice } from "./server.js"
-import { say, told } from "./words.js"
+import { say, translatedLines } from "./words.js"
 
 addStyle(`
 .higgs-saving { position: fixed; z-index: 10000; width: 300px; padding: 8px; display: flex; flex-wrap: wrap; gap: 6px;
@@ -47,7 +47,7 @@ export function openVoiceSaving(below, part, transcript, onSaved) {
             onSaved(say("Saved as {name} in models/voices.", { name: saved }))
             await app.refreshComboInNodes()
         } catch (error) {
-            says.textContent = told(error instanceof Error ? error.message : String(error))
+            says.textContent = translatedLines(error instanceof Error ? error.message : String(error))
             says.classList.add("higgs-problem")
             button.disabled = false
         }

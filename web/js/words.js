@@ -2,8 +2,8 @@
 // stay where a translation is missing. Read them when they are shown: the language may change.
 
 /**
- * page: of the scripts. server: of the server. told: its errors and reports. all: those and the server's, once sorted.
- * @typedef {{page?: Record<string, string>, server?: Record<string, string>, told?: Record<string, string>,
+ * page: of the scripts. server: of the server. messages: its errors and reports. all: those and the server's, sorted.
+ * @typedef {{page?: Record<string, string>, server?: Record<string, string>, messages?: Record<string, string>,
  *     all?: Record<string, string>}} Words
  */
 
@@ -45,8 +45,8 @@ export function translated(english) {
  * @param {string} english
  * @returns {string}
  */
-export function told(english) {
-    const words = wordsTold()
+export function translatedLines(english) {
+    const words = messages()
     return english
         .split("\n")
         .map((line) => (line.length > LONGEST ? line : (formOf(line, words) ?? line)))
@@ -54,11 +54,11 @@ export function told(english) {
 }
 
 /** Sentences of errors and reports, and the server's others, which stand in them. Those that say most come first. */
-function wordsTold() {
+function messages() {
     const words = known[language()]
     if (!words) return {}
     if (!words.all) {
-        const all = Object.entries({ ...words.server, ...words.told })
+        const all = Object.entries({ ...words.server, ...words.messages })
         words.all = Object.fromEntries(all.sort(([one], [other]) => bare(other) - bare(one)))
     }
     return words.all
@@ -70,7 +70,7 @@ function bare(key) {
 }
 
 /**
- * The translation of a sentence, or null. A place {list...} holds a list of sentences, {said...} another sentence.
+ * The translation of a sentence, or null. A place {list...} holds a list of sentences, {sentence...} another sentence.
  * @param {string} english
  * @param {Record<string, string>} words
  * @returns {string | null}
@@ -81,7 +81,7 @@ function formOf(english, words) {
         const values = key.includes("{") && english.match(patternOf(key))?.groups
         if (!values) continue
         for (const [name, value] of Object.entries(values)) {
-            if (name.startsWith("said")) values[name] = formOf(value, words) ?? value
+            if (name.startsWith("sentence")) values[name] = formOf(value, words) ?? value
             if (name.startsWith("list")) values[name] = listed(partsOf(value, words))
         }
         return filled(sentence, values)

@@ -17,7 +17,7 @@ from higgs_tts.tests.translations import DIGESTS, LANGUAGES, LOCALES, SERVER, di
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
-SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono.", "{name}: {said}"}  # names, formats and units
+SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono.", "{name}: {sentence}"}  # names, formats and units
 SHARED = {
     "fr": {"script", "film", "{count} note", "{count} notes"},
     "es": {"clip"},

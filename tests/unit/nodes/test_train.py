@@ -45,11 +45,11 @@ def calls(module, monkeypatch, clips):
             write_adapter(module.EMBEDDED, out.parent / "made", "plain", by_hand=True)
         shutil.copy(out.parent / "made" / "adapter_model.safetensors", out)
         shutil.copy(out.parent / "made" / "adapter_config.json", out.with_suffix(".json"))
-        speech = types.SimpleNamespace(wav=torch.zeros(24000))
-        trial = Trial(0.65, (speech, speech), words=9, wrong=(0, 3))
+        speech = types.SimpleNamespace(wav=torch.zeros(48000))
+        trial = Trial(0.65, speech, words=9, wrong=(0, 3))
         entry = {"step": 2, "loss": 4.5, "ends": 1.5, "held_out": 5.0, "held_out_ends": 2.0, "trials": [trial.entry()]}
         told = "5.0 minutes of speech in 60 clips", {"bad.wav": "It is silent."}, 2
-        untouched = Trial(0.0, (speech,), words=9).entry()
+        untouched = Trial(0.0, speech, words=9).entry()
         return TrainReport(out, *told, untouched, [entry], 12.0, trial, ["Without a clip, 3 of 9 words are wrong."])
 
     module.EMBEDDED = __import__("higgs_tts.engine", fromlist=["EMBEDDED"]).EMBEDDED

@@ -33,8 +33,8 @@ def page(chinese, request):
     return chinese.page
 
 
-def told(english, **values):
-    text = said("zh", english, "told")
+def message(english, **values):
+    text = said("zh", english, "messages")
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text
@@ -45,7 +45,7 @@ def test_a_refusal_before_the_run(chinese, page):
     page.evaluate(SET, ["text", "  "])
     chinese.press()
     english = "the text is empty. Enter the text to speak."
-    expected = said("zh", "{node}: {error}").replace("{node}", "Higgs 朗读").replace("{error}", told(english))
+    expected = said("zh", "{node}: {error}").replace("{node}", "Higgs 朗读").replace("{error}", message(english))
     assert page.evaluate(DETAILS) == [f"text - {expected}"]
     assert f"Higgs Speak: {english}" in chinese.comfy.log.read_text(encoding="utf-8", errors="replace")
 
@@ -60,7 +60,7 @@ def test_an_error_of_a_run(chinese, page):
     chinese.page.get_by_test_id("queue-button").click()
     page.wait_for_function("() => window.failed", timeout=WAIT)
     english = "{address} refused the connection. Check that the server is running."
-    reason = told("The server cannot be used: {said}", said=told(english, address="127.0.0.1:9"))
+    reason = message("The server cannot be used: {sentence}", sentence=message(english, address="127.0.0.1:9"))
     assert page.evaluate("() => window.failed.exception_message").strip() == f"Higgs TTS 服务器：{reason}"
     page.wait_for_function(f"texts => texts.some({TEXT})", arg=[reason, MORE], timeout=WAIT)
     if page.get_by_text(MORE).count():  # since 0.33 the reason stands behind it
@@ -78,7 +78,7 @@ def test_the_report_of_a_run(chinese, page):
     chinese.run()
     page.wait_for_function(f"() => ({SHOWN})('PreviewAny').includes('模型')", timeout=WAIT)
     shown = page.evaluate(SHOWN, "PreviewAny")
-    assert told("Model: {model}", model="") in shown and "是实时的" in shown and "Model: " not in shown
+    assert message("Model: {model}", model="") in shown and "是实时的" in shown and "Model: " not in shown
     chinese.shoot("info-zh")
     sent = chinese.comfy.get("/history")
     texts = [text for run in sent.values() for output in run["outputs"].values() for text in output.get("text", [])]
@@ -97,5 +97,5 @@ def test_the_progress_and_the_report_of_a_book(chinese, page):
     progress = page.evaluate("() => progress")
     assert progress and all("章" in text and "chapter" not in text for text in progress), progress
     report = page.evaluate(SHOWN, "HiggsTTSBook")
-    assert told("Model: {model}", model="") in report and "已生成" in report and "Model: " not in report, report
+    assert message("Model: {model}", model="") in report and "已生成" in report and "Model: " not in report, report
     chinese.shoot("book-zh")

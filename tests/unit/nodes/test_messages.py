@@ -11,19 +11,28 @@ from higgs_tts.engine import TARGETS, SpeechResult, master
 from higgs_tts.engine.book.report import BookFile, BookProgress
 from higgs_tts.engine.speech.result import FLAWS, DoubtfulWords, Retried, outcome
 from higgs_tts.engine.speech.verdict import DOUBTS
-from higgs_tts.tests.translations import LANGUAGES, SERVER, TOLD, VALUE, error_texts, sources, translations, untold
+from higgs_tts.tests.translations import (
+    LANGUAGES,
+    MESSAGES,
+    SERVER,
+    VALUE,
+    error_texts,
+    sources,
+    translations,
+    untranslated,
+)
 
 UNTRANSLATED = 112  # sentences of errors that the page shows in English: this number may fall, not rise
 
 
 @pytest.fixture(scope="module")
 def keys():
-    return [keys[-1] for keys in translations("zh") if keys[:3] in (SERVER, TOLD)]
+    return [keys[-1] for keys in translations("zh") if keys[:3] in (SERVER, MESSAGES)]
 
 
 def test_no_more_errors_are_shown_in_english(keys):
     """Of a new error, put the sentence into locales/ (see tests/translations.py), or translate another one."""
-    english = sorted(text for text in error_texts() if {*untold(text, keys)} - {VALUE, f"{VALUE}."})
+    english = sorted(text for text in error_texts() if {*untranslated(text, keys)} - {VALUE, f"{VALUE}."})
     assert len(english) == UNTRANSLATED, "\n".join(english)
 
 
@@ -48,12 +57,12 @@ def test_every_line_of_a_report_is_translated(keys, load_module):
         ),
         *(str(BookProgress(0.5, left, 1, 2, "One")) for left in (None, 9.0)),
     ]
-    parts = {part for report in reports for part in untold(report, keys)}
+    parts = {part for report in reports for part in untranslated(report, keys)}
     assert parts == {"x"}, "of a voice's warning"
 
 
-def test_what_is_translated_is_still_said():
-    """What a key says between its values stands in the code, in at most three texts."""
+def test_every_translated_message_is_still_in_the_code():
+    """The words of a key between its values are in the code, in at most three pieces."""
     code = "\n".join(
         node.value
         for path in sources()
@@ -61,13 +70,13 @@ def test_what_is_translated_is_still_said():
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
 
-    def texts(said: str) -> int:
+    def texts(words: str) -> int:
         """Return the number of texts of the code that make up a sentence, 9 if they do not."""
-        end = next((end for end in range(len(said), 0, -1) if said[:end] in code), 0)
-        return 0 if not said else 1 + texts(said[end:]) if end > 3 or end == len(said) else 9
+        end = next((end for end in range(len(words), 0, -1) if words[:end] in code), 0)
+        return 0 if not words else 1 + texts(words[end:]) if end > 3 or end == len(words) else 9
 
-    told = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] == TOLD]
-    pieces = {key: [one.strip() for one in re.split(r"\{\w+\}|[.,:;()?]", key)] for key in told}
+    messages = [keys[-1] for keys in translations(LANGUAGES[0]) if keys[:3] == MESSAGES]
+    pieces = {key: [one.strip() for one in re.split(r"\{\w+\}|[.,:;()?]", key)] for key in messages}
     gone = {key: [one for one in found if texts(one) > 3] for key, found in pieces.items()}
     assert {key: found for key, found in gone.items() if found} == {}
 
@@ -76,5 +85,5 @@ def test_what_is_translated_is_still_said():
 def test_nodes_are_called_as_on_the_page(language):
     known = translations(language)
     names = {text for keys, text in known.items() if keys[0] == "nodeDefs" and keys[-1] == "display_name"}
-    told = " ".join(text for keys, text in known.items() if keys[:3] == TOLD)
-    assert {*re.findall("[“「‘«„]\\s?(Higgs.*?)\\s?[”」’»“]", told)} <= names
+    messages = " ".join(text for keys, text in known.items() if keys[:3] == MESSAGES)
+    assert {*re.findall("[“「‘«„]\\s?(Higgs.*?)\\s?[”」’»“]", messages)} <= names

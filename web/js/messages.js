@@ -3,7 +3,7 @@
 import { api } from "./comfy.js"
 import { nodeOf } from "./graph.js"
 import { nameOf } from "./language.js"
-import { say, told } from "./words.js"
+import { say, translatedLines } from "./words.js"
 
 // An error, which begins with its node's name. ComfyUI puts an input's before it.
 const NAMED = /^([\w.]+ - )?(Higgs [\w ]+): (.+)$/s
@@ -13,16 +13,18 @@ const REPORT = /^(Model: |Details: |Warning: )/m
  * @param {string} type of the node
  * @param {string} english
  */
-function saidError(type, english) {
+function errorText(type, english) {
     const [, input = "", node, error] = english.match(NAMED) ?? []
-    return node ? input + say("{node}: {error}", { node: nameOf(type) ?? node, error: told(error) }) : english
+    return node
+        ? input + say("{node}: {error}", { node: nameOf(type) ?? node, error: translatedLines(error) })
+        : english
 }
 
 /** Translates the errors of nodes that a prompt was refused for. @param {any} answer */
-function sayRefusals(answer) {
+function translateRefusals(answer) {
     for (const { class_type, errors } of Object.values(answer?.node_errors ?? {})) {
         for (const error of class_type?.startsWith("HiggsTTS") ? errors : []) {
-            error.details = saidError(class_type, error.details ?? "")
+            error.details = errorText(class_type, error.details ?? "")
         }
     }
 }
@@ -30,19 +32,19 @@ function sayRefusals(answer) {
 /** @param {CustomEvent} event a node has failed */
 function onError({ detail }) {
     if (detail.node_type?.startsWith("HiggsTTS")) {
-        detail.exception_message = saidError(detail.node_type, detail.exception_message ?? "")
+        detail.exception_message = errorText(detail.node_type, detail.exception_message ?? "")
     }
 }
 
 /** @param {CustomEvent} event a node has results, perhaps a text to show */
 function onExecuted({ detail }) {
     const text = detail.output?.text
-    if (Array.isArray(text)) detail.output.text = text.map((one) => (REPORT.test(one) ? told(one) : one))
+    if (Array.isArray(text)) detail.output.text = text.map((one) => (REPORT.test(one) ? translatedLines(one) : one))
 }
 
 /** @param {CustomEvent} event a line about a node that works */
 function onProgress({ detail }) {
-    if (nodeOf(String(detail.nodeId))?.type.startsWith("HiggsTTS")) detail.text = told(detail.text)
+    if (nodeOf(String(detail.nodeId))?.type.startsWith("HiggsTTS")) detail.text = translatedLines(detail.text)
 }
 
 // These come before ComfyUI's own listeners, which show what the event holds by then.
@@ -58,10 +60,10 @@ const { queuePrompt } = api
 api.queuePrompt = async function (...given) {
     try {
         const answer = await queuePrompt.apply(this, given)
-        sayRefusals(answer)
+        translateRefusals(answer)
         return answer
     } catch (error) {
-        sayRefusals(/** @type {any} */ (error)?.response)
+        translateRefusals(/** @type {any} */ (error)?.response)
         throw error
     }
 }
