@@ -141,5 +141,7 @@ class CudaKernel:
         return list(self.scratch.values())
 
     def close(self) -> None:
-        """Unload the code, which must not be running. Safe to call twice."""
-        self._module.close()
+        """Unload the code, which must not be running, and drop tensors. Safe to call twice."""
+        if held := vars(self):
+            self._module.close()
+            held.clear()

@@ -184,14 +184,12 @@ class ModelRunner:
 
     def close(self) -> None:
         """Drop graph, kernels and buffers. Safe to call twice. No step may be running on the device."""
-        held = vars(self)
-        if not held:  # closed before
-            return
-        self._drop_graphs()
-        for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
-            if kernel is not None:
-                kernel.close()
-        held.clear()
+        if held := vars(self):
+            self._drop_graphs()
+            for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
+                if kernel is not None:
+                    kernel.close()
+            held.clear()
 
     def _drop_graphs(self):
         for graph in self._graphs.values():

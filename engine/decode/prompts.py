@@ -5,7 +5,6 @@ With CUDA kernels prompts go in captured fills, see fill.py. With torch's ops ea
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -143,12 +142,11 @@ class Prefill:
 
     def close(self) -> None:
         """Drop captures, then the kernel. Safe to call twice. No prompt may be under way on the device."""
-        self._drop_graphs()
-        if self._kernel is not None:
-            self._kernel.close()
-        self._kernel = None
-        with contextlib.suppress(AttributeError):  # closed before
-            del self._talker
+        if held := vars(self):
+            self._drop_graphs()
+            if self._kernel is not None:
+                self._kernel.close()
+            held.clear()
 
 
 class PendingFill:

@@ -8,7 +8,6 @@ inputs (split-K) to keep all SMs busy.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import pathlib
 
@@ -234,9 +233,3 @@ class BatchKernel(CudaKernel):
 
     def reset(self) -> None:
         """Do nothing: blocks do not wait for each other."""
-
-    def close(self) -> None:
-        """Unload the code and drop the state."""
-        super().close()
-        with contextlib.suppress(AttributeError):  # already closed
-            del self._talker, self._state, self._products

@@ -7,7 +7,6 @@ any sizes share a fill.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import enum
 import functools
@@ -285,12 +284,6 @@ class PromptKernel(CudaKernel):
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments) -> None:
         launch(self._kernels[name], grid, block, argument)
-
-    def close(self) -> None:
-        """Unload the code and drop the talker."""
-        super().close()
-        with contextlib.suppress(AttributeError):  # closed before
-            del self._talker, self._buffers, self._down
 
 
 _MLP = ("h", "gate_up", "act", "delta")
