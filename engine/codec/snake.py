@@ -49,8 +49,7 @@ class SnakeKernel(CudaKernel):
     """`snake` in one launch instead of five. Raises KernelUnavailable if the kernel cannot run on the device."""
 
     def __init__(self, device: torch.device):
-        reason = first_reason(device, {})
-        if reason:
+        if reason := first_reason(device, {}):
             raise KernelUnavailable(reason)
         super().__init__(SOURCE, Limits.of(device).capability, options({}, SnakeArgs))
         self._function = self._module.function("snake")

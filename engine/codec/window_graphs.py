@@ -69,8 +69,7 @@ class WindowGraphs:
             with capturing(stream), torch.cuda.stream(stream), torch.no_grad():
                 self._graphs[rows, length] = self._captured(rows, length, stream)
         except GraphError as error:
-            reason = str(error).strip().splitlines()[0]
-            self.note = f"CUDA graphs are off for the codec, so speech begins later: {reason}."
+            self.note = f"CUDA graphs are off for the codec, so speech begins later: {error}."
             log.info("Higgs TTS: %s", self.note)  # a session's groups have no other place to say so
 
     def _captured(self, rows: int, length: int, stream: torch.cuda.Stream) -> Captured:

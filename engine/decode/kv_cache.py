@@ -53,6 +53,10 @@ class KVCache(Buffers):
         if clear:
             self.values[:, row, :, prompt_length:].zero_()
 
+    def row(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a row's keys and values [layers, kv_heads, S, D], views."""
+        return self.keys[:, row], self.values[:, row]
+
     def move(self, row: int, to: int, filled: int) -> None:
         """Copy a row with its first `filled` slots to another one."""
         self.move_row(row, to)

@@ -11,7 +11,7 @@ from ..core.config import EngineConfig
 from ..core.sequence import Sequence
 from ..cuda.kernel import choose
 from ..cuda.nvrtc import KernelUnavailable
-from ..device.graph import Graph, GraphError
+from ..device.graph import Graph, GraphError, drop_graphs
 from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import Aligned, ModelConfig
@@ -113,13 +113,13 @@ class ModelRunner:
 
     def capture(self, stream: torch.cuda.Stream) -> None:
         """Replay steps as CUDA graphs from now on, replacing earlier ones. Raises GraphError if it fails."""
-        self._drop_graphs()
+        drop_graphs(self._graphs)
         try:
             for rows in self.row_counts:
                 self.rows = rows
                 self._graphs[rows] = capture_step(self.step, self.state, stream)
         except GraphError:
-            self._drop_graphs()
+            drop_graphs(self._graphs)
             raise
         finally:
             self.rows = self.state.batch
@@ -185,16 +185,11 @@ class ModelRunner:
     def close(self) -> None:
         """Drop graph, kernels and buffers. Safe to call twice. No step may be running on the device."""
         if held := vars(self):
-            self._drop_graphs()
+            drop_graphs(self._graphs)
             for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
                 if kernel is not None:
                     kernel.close()
             held.clear()
-
-    def _drop_graphs(self):
-        for graph in self._graphs.values():
-            graph.reset()
-        self._graphs = {}
 
 
 def open_runner(
@@ -239,8 +234,7 @@ def _capture(runner: ModelRunner, stream: torch.cuda.Stream):
     try:
         runner.capture(stream)
     except GraphError as error:
-        reason = str(error).strip().splitlines()[0]
-        runner.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
+        runner.notes.append(f"CUDA graphs are off for this model, so it is slower: {error}.")
         return
     if runner.has_kernels:
         runner.prompts.capture(runner.state, stream)

@@ -12,7 +12,7 @@ import torch
 
 from ..core.sequence import Sequence
 from ..cuda.kernel import choose
-from ..device.graph import Graph, GraphError, capture, capturing, same_bits
+from ..device.graph import Graph, GraphError, capture, capturing, drop_graphs, same_bits
 from ..device.memory import PrivatePool, workspace_bytes
 from ..talker import Talker
 from ..talker.config import ModelConfig
@@ -68,9 +68,8 @@ class Prefill:
                 for size in sizes_of(self._talker.config):
                     self._capture(self._kernel, size, state, stream)
         except GraphError as error:
-            self._drop_graphs()
-            reason = str(error).strip().splitlines()[0]
-            self.note = f"CUDA graphs are off for prompts, so speech begins later: {reason}."
+            drop_graphs(self._graphs)
+            self.note = f"CUDA graphs are off for prompts, so speech begins later: {error}."
 
     def _capture(self, kernel: PromptKernel, size: Size, state: DecodeState, stream: torch.cuda.Stream):
         """Capture a size, and prove it: an eager run and a replay must agree bit for bit."""
@@ -115,35 +114,25 @@ class Prefill:
 
     def launch(self, state: DecodeState, size: Size, held: list[Piece], kernel: PromptKernel | None) -> None:
         """Run one of the launches of `packed`."""
-        if kernel is not None:
-            self._put_by_kernel(kernel, state, size, held)
-        else:
-            self._put_by_torch(state, *held)
-
-    def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
         talker = self._talker
-        Fill(talker.config, kernel.layout, size, held).upload(talker, kernel, state)
-        if size in self._graphs:
-            self._graphs[size].replay()
-        else:
-            kernel.run(size)
-
-    def _put_by_torch(self, state: DecodeState, piece: Piece):
-        talker, sequence, row = self._talker, piece.sequence, piece.row
-        keys, values = state.cache.keys[:, row], state.cache.values[:, row]
+        if kernel is not None:
+            Fill(talker.config, kernel.layout, size, held).upload(talker, kernel, state)
+            if size in self._graphs:
+                self._graphs[size].replay()
+            else:
+                kernel.run(size)
+            return
+        (piece,) = held
+        sequence, row = piece.sequence, piece.row
+        keys, values = state.cache.row(row)
         hidden = talker.fill(sequence.ids, sequence.audio, keys, values, piece.start, piece.stop)
         if piece.ends:
             state.logits[row].copy_(talker.logits(hidden[-1:]).view_as(state.logits[row]))
 
-    def _drop_graphs(self):
-        for graph in self._graphs.values():
-            graph.reset()
-        self._graphs.clear()
-
     def close(self) -> None:
         """Drop captures, then the kernel. Safe to call twice. No prompt may be under way on the device."""
         if held := vars(self):
-            self._drop_graphs()
+            drop_graphs(self._graphs)
             if self._kernel is not None:
                 self._kernel.close()
             held.clear()
@@ -191,7 +180,7 @@ class PendingFill:
             self._prompts.launch(self._state, size, held, self._kernel)
             self._launches.popleft()
             if self._prefixes is not None and held[0].stop == held[0].sequence.prefix >= MIN_PREFIX:
-                self._prefixes.keep(held[0].sequence, *self._cached(held[0].row))
+                self._prefixes.keep(held[0].sequence, *self._state.cache.row(held[0].row))
         for row, sequence in self.admitted:
             self._start(row, sequence)
         return True
@@ -207,13 +196,9 @@ class PendingFill:
         while self._groups and not self._launches:
             (first, *_) = group = self._groups.popleft()
             is_last = not self._groups  # the prompts' rest
-            if is_last or kept is None or not kept.load(first.sequence, *self._cached(first.row)):
+            if is_last or kept is None or not kept.load(first.sequence, *self._state.cache.row(first.row)):
                 self._launches.extend(self._prompts.packed(group, self._kernel))
         return bool(self._launches)
-
-    def _cached(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a row's keys and values, views."""
-        return self._state.cache.keys[:, row], self._state.cache.values[:, row]
 
 
 def open_prefill(talker: Talker, kernels: str, pool: PrivatePool) -> Prefill:

@@ -20,7 +20,10 @@ MemoryId = Any  # torch gives the type no public name
 
 
 class GraphError(RuntimeError):
-    """Work could not be captured, or its replay differs from the eager run."""
+    """Work could not be captured, or its replay differs from the eager run. Keeps the first line of the reason."""
+
+    def __init__(self, reason: str):
+        super().__init__(reason.strip().partition("\n")[0])
 
 
 @contextlib.contextmanager
@@ -65,6 +68,13 @@ def capture(work: Callable[[], None], stream: torch.cuda.Stream, memory: MemoryI
         graph.reset()
         raise
     return graph
+
+
+def drop_graphs(graphs: dict[Any, Graph]) -> None:
+    """Free graphs, and forget them."""
+    for graph in graphs.values():
+        graph.reset()
+    graphs.clear()
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

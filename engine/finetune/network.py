@@ -320,7 +320,7 @@ class Network:
         except GraphError as error:
             self._drop_graphs()
             self._captures = False
-            self.note = f"CUDA graphs are off for training, so it is slower: {str(error).strip().splitlines()[0]}."
+            self.note = f"CUDA graphs are off for training, so it is slower: {error}."
             log.info("Higgs TTS: %s", self.note)
         self.grad.zero_()
         self._report.zero_()

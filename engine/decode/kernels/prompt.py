@@ -132,8 +132,7 @@ class PromptKernel(CudaKernel):
 
     def __init__(self, talker: Talker):
         config, device = talker.config, talker.device
-        reason = unfit(config, device, talker.dtype)
-        if reason:
+        if reason := unfit(config, device, talker.dtype):
             raise KernelUnavailable(reason)
         self.layout = layout(config)
         self.scratch = self.make_scratch(config, device)

@@ -110,8 +110,7 @@ class SampleKernel(CudaKernel):
 
     def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
-        reason = unfit(config, device, talker.dtype)
-        if reason:
+        if reason := unfit(config, device, talker.dtype):
             raise KernelUnavailable(reason)
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         self._block, self._argument = threads(config), arguments(talker, state)
