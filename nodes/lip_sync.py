@@ -24,9 +24,7 @@ class HiggsTTSLipSync(io.ComfyNode):
             search_aliases=["mouth", "viseme", "rhubarb", "animation", "talking head", "phoneme"],
             inputs=[
                 io.String.Input(
-                    "words",
-                    force_input=True,
-                    tooltip="The words output of Higgs Speak, Dialogue, Lines or Subtitles.",
+                    "words", force_input=True, tooltip="The words output of Higgs Speak, Dialogue, Lines or Subtitles."
                 ),
                 io.Audio.Input("audio", tooltip="The audio output of the same node. It sets the length."),
                 widgets.number(LipSyncParams, "fps", tooltip="Frames per second of the video."),

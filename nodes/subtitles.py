@@ -267,9 +267,7 @@ def _fit_inputs() -> list[io.Input]:
             "every cue starts on time, even if speech overlaps.",
         ),
         widgets.number(
-            CueParams,
-            "run_on",
-            tooltip="Seconds that speech may run past the end of its cue if no other cue starts.",
+            CueParams, "run_on", tooltip="Seconds that speech may run past the end of its cue if no other cue starts."
         ),
         widgets.number(
             CueParams,

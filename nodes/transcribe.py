@@ -5,14 +5,7 @@ from __future__ import annotations
 import torch
 from comfy_api.latest import io
 
-from ..engine import (
-    WHISPERS,
-    HiggsError,
-    download_whisper,
-    find_whispers,
-    transcribe,
-    whisper_size,
-)
+from ..engine import WHISPERS, HiggsError, download_whisper, find_whispers, transcribe, whisper_size
 from .comfy import audio as clips
 from .comfy import folders, types
 from .comfy.devices import resolve_devices

@@ -29,11 +29,7 @@ def words_output() -> io.Output:
 
 
 def words_if_needed(
-    engine: SpeechAPI,
-    speech: SpeechResult,
-    output: tuple[str, int],
-    srt_words: int,
-    known: tuple[Word, ...] | None,
+    engine: SpeechAPI, speech: SpeechResult, output: tuple[str, int], srt_words: int, known: tuple[Word, ...] | None
 ) -> tuple[Word, ...] | None:
     """Return the speech's words if subtitles need them or the output (node id, position) is used, else None.
 

@@ -17,14 +17,7 @@ from torch import nn
 
 from ..codec.config import CodecConfig
 from ..codec.hubert import STRIDES
-from ..codec.modules import (
-    CODEBOOKS,
-    RATIOS,
-    SEMANTIC_BLOCKS,
-    SEMANTIC_UNITS,
-    decoder_parts,
-    encoder_parts,
-)
+from ..codec.modules import CODEBOOKS, RATIOS, SEMANTIC_BLOCKS, SEMANTIC_UNITS, decoder_parts, encoder_parts
 from ..core.codes import CODEBOOK_SIZE
 from ..core.config import FRAME_SAMPLES
 from ..core.errors import HiggsError

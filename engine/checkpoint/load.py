@@ -15,16 +15,7 @@ from ..core.config import Adapter
 from ..core.errors import HiggsError
 from ..core.threads import is_slow
 from ..talker.config import ModelConfig
-from ..talker.weight import (
-    FORMATS,
-    KEPT_BY,
-    SCRATCH,
-    Format,
-    format_of,
-    is_layer_matrix,
-    scratch_bytes,
-    widened_bytes,
-)
+from ..talker.weight import FORMATS, KEPT_BY, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes, widened_bytes
 from .adapters import Adapters, lay_over
 from .codec_layout import CodecWeights
 from .discover import TOKENIZER

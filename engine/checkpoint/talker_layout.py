@@ -26,11 +26,7 @@ _BLOCK = {
     "down": ("mlp.down_proj.weight:HI",),
 }
 _LAYER = {
-    "v3": {
-        **_BLOCK,
-        "q_norm": ("self_attn.q_norm.weight:D",),
-        "k_norm": ("self_attn.k_norm.weight:D",),
-    },
+    "v3": {**_BLOCK, "q_norm": ("self_attn.q_norm.weight:D",), "k_norm": ("self_attn.k_norm.weight:D",)},
     "v2": {
         **_BLOCK,
         "audio_attn_norm": ("audio_input_layernorm.weight:H",),

@@ -130,11 +130,7 @@ class SideStreamWindows:
 
 
 def make_windows(
-    decoder: CodecDecoder,
-    pool: PrivatePool,
-    graphs: WindowGraphs | None,
-    lengths: tuple[int, ...],
-    serialize: bool,
+    decoder: CodecDecoder, pool: PrivatePool, graphs: WindowGraphs | None, lengths: tuple[int, ...], serialize: bool
 ) -> InlineWindows | SideStreamWindows:
     """Return the window decoder of one session: on the pool's side stream on a GPU, inline elsewhere."""
     if graphs is None:

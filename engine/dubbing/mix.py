@@ -14,11 +14,7 @@ Sounds = Sequence[tuple[float, torch.Tensor]]  # (start in seconds, speech [n] a
 
 
 def mix_speech(
-    sounds: Sounds,
-    seconds: float,
-    bed: torch.Tensor | None = None,
-    rate: int = SAMPLE_RATE,
-    lower_bed: float = 0.0,
+    sounds: Sounds, seconds: float, bed: torch.Tensor | None = None, rate: int = SAMPLE_RATE, lower_bed: float = 0.0
 ) -> torch.Tensor:
     """Mix speech, for at least `seconds`, into [1, n] at SAMPLE_RATE, or [C, n] at the bed's rate.
 

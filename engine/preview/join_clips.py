@@ -14,14 +14,7 @@ from ..audio.levels import contrast, silences, spoken_part
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..prompt.lengths import misfit
-from ..voice.clip import (
-    MAX_CLIP_SECONDS,
-    MIN_CLIP_SECONDS,
-    SILENCE_PEAK,
-    Wave,
-    check_clip,
-    prepare_clip,
-)
+from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, SILENCE_PEAK, Wave, check_clip, prepare_clip
 from ..voice.reference import NOISY, faults, gain_of, sound_checks
 
 _LONGEST = 600.0  # seconds of a recording without a transcript

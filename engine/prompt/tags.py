@@ -149,10 +149,7 @@ def find_markup(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield (start, stop, warning) for each SSML or HTML tag."""
     for match in _MARKUP.finditer(text):
         if not _DIRECTION.fullmatch(match[0]):
-            yield (
-                *match.span(),
-                f"{shown(match[0])} is read aloud: SSML and HTML tags are not supported. Remove it.",
-            )
+            yield (*match.span(), f"{shown(match[0])} is read aloud: SSML and HTML tags are not supported. Remove it.")
 
 
 def manner_tags(manner: str) -> dict[str, str]:

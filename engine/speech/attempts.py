@@ -37,12 +37,7 @@ class Attempts:
     """
 
     def __init__(
-        self,
-        original: Sequence,
-        retries: int,
-        speak: SpeakPassage,
-        judged: bool = True,
-        may_restart: bool = True,
+        self, original: Sequence, retries: int, speak: SpeakPassage, judged: bool = True, may_restart: bool = True
     ):
         self.original = original
         self._retries, self._speak, self._judged, self._may_restart = retries, speak, judged, may_restart

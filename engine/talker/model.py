@@ -19,12 +19,7 @@ class Talker:
     """Weights and tables on one device. The text embedding stays in host memory."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        family: Family,
-        tensors: dict[str, torch.Tensor],
-        layers: list[Layer],
-        context: int,
+        self, config: ModelConfig, family: Family, tensors: dict[str, torch.Tensor], layers: list[Layer], context: int
     ):
         self.config, self.family = config, family
         self.layers = layers

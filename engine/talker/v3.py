@@ -9,11 +9,7 @@ from .config import ModelConfig
 from .layers import Expert, Layer, layer_weights
 
 SUPPORTED = {
-    "audio_encoder_config": {
-        "encoder_type": ("discrete",),
-        "use_delay_pattern": (True,),
-        "vocab_size": (CODE_VOCAB,),
-    },
+    "audio_encoder_config": {"encoder_type": ("discrete",), "use_delay_pattern": (True,), "vocab_size": (CODE_VOCAB,)},
     "text_config": {
         "model_type": ("qwen3",),
         "hidden_act": ("silu",),

@@ -21,16 +21,7 @@ from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
 from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
-from .attention import (
-    Head,
-    KeptQueries,
-    Listening,
-    ReadWords,
-    attention_to_words,
-    by_layer,
-    mean_attention,
-    read_words,
-)
+from .attention import Head, KeptQueries, Listening, ReadWords, attention_to_words, by_layer, mean_attention, read_words
 from .path import free_path
 
 _LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing

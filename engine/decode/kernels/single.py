@@ -24,11 +24,7 @@ MAX_SPLITS = 32  # of the KV cache
 PREFETCH = {"bf16": 2, "int8": 3, "q8_0": 3, "int4": 4}
 TILE_BLOCKS = {"int8": 3, "q8_0": 3, "int4": 6}  # maximum blocks per tile of quantised weights
 MAX_STAGES = 128 << 10  # bytes of a block's stages; only an idle block fills them
-STAGES = {
-    "int8": 3,
-    "q8_0": 3,
-    "int4": 4,
-}  # maximum per warp: with quantised weights, more are slower even in idle blocks
+STAGES = {"int8": 3, "q8_0": 3, "int4": 4}  # maximum per warp: more are slower, even in idle blocks
 POLLS_PER_CHECK = 1024  # polls of another block's value between checks of the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not respond for two seconds
 

@@ -81,11 +81,7 @@ class ServerPool:
     """
 
     def __init__(
-        self,
-        source: ServerSource,
-        config: ServerConfig,
-        encode: Callable[..., Voice] | None,
-        notes: Sequence[str] = (),
+        self, source: ServerSource, config: ServerConfig, encode: Callable[..., Voice] | None, notes: Sequence[str] = ()
     ):
         self.source, self.config, self.encode, self.notes = source, config, encode, list(notes)
         self.chunks: Counter[Server] = Counter()
