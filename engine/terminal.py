@@ -19,6 +19,7 @@ from . import (
     SAMPLE_RATE,
     Book,
     BookSettings,
+    CallLimits,
     CueParams,
     Engine,
     HiggsError,
@@ -30,6 +31,7 @@ from . import (
     TrainParams,
     Turn,
     Voice,
+    built_in_clip,
     cue_lines,
     cue_summary,
     duration,
@@ -46,7 +48,6 @@ from . import (
 )
 from . import narrate as narrate_book
 from . import train as train_voice
-from .core.config import CallLimits
 from .interrupt import STOPPED
 from .tools.arguments import make_parser
 from .tools.arriving import arriving_sentences, speak_arriving, stdin_text, to_stdout
@@ -62,7 +63,6 @@ from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cover_in, cues_in, dialogue_in, print_any_letter, pronunciations_in
 from .tools.tiny import write_tiny
-from .voice.clip import built_in_clip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

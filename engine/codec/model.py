@@ -14,18 +14,13 @@ from torch import nn
 from ..audio.resample import resample
 from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..core.errors import HiggsError
+from ..cuda.kernel import choose
 from ..device.memory import drop
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp, put_channels_last
 from .hubert import SemanticModel
-from .modules import (
-    CODEBOOKS,
-    SEMANTIC_RATE,
-    ResidualQuantizer,
-    SemanticEncoder,
-    decoder_parts,
-    encoder_parts,
-)
+from .modules import CODEBOOKS, SEMANTIC_RATE, ResidualQuantizer, SemanticEncoder, decoder_parts, encoder_parts
+from .snake import SnakeKernel
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame; makes windows exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips are decoded in windows of this length
@@ -76,6 +71,17 @@ class CodecDecoder(nn.Module):
     def _set_lengths(self, lengths: torch.Tensor | None, length: int, tail: int = 0):
         for snake in self._snakes:
             snake.lengths, snake.frames, snake.tail = lengths, length, tail
+
+    def choose_kernel(self, wanted: str) -> tuple[SnakeKernel | None, str]:
+        """Use the CUDA Snake kernel if it can run. Returns it, to be closed in the end, or None and why not.
+
+        Snake is a third of the codec's launches. wanted: `kernels` as in EngineConfig.
+        """
+        device = self.fc2.weight.device
+        kernel, reason = choose(wanted, device, lambda: SnakeKernel(device))
+        if kernel is not None:
+            self.use(kernel)
+        return kernel, reason
 
     def use(self, snake: SnakeOp) -> None:
         """Compute all Snake activations with `snake`: a kernel, or torch ops (snake.py)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..core.errors import HiggsError
+from .errors import HiggsError
 
 ALL_GPUS = "all GPUs"
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import torch
 
 from ..core.config import EngineConfig
+from ..core.devices import devices_of
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
 from ..core.threads import one_thread
-from ..device.device import devices_of
 from ..speech.decoder import ReferenceClip, SessionReport, Stage, run_into
 from ..speech.result import SpeechResult
 from ..voice.clip import Wave

@@ -16,10 +16,10 @@ from ..checkpoint.dtypes import auto_dtype, compute_dtype
 from ..checkpoint.load import inspect, keeps_bf16, require_quantizable, require_whole, talker_sizes
 from ..codec.model import encode_once
 from ..core.config import EngineConfig, SamplingParams
+from ..core.devices import device_of
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Prompt
 from ..core.threads import few_threads, is_slow
-from ..device.device import device_of
 from ..device.memory import device_bytes, free_bytes
 from ..speech.result import SpeechResult
 from ..talker import Talker

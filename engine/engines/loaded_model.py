@@ -20,7 +20,6 @@ from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
 from ..core.threads import is_slow
-from ..cuda.kernel import choose
 from ..decode.model_runner import ModelRunner, most_rows, open_runner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
@@ -85,7 +84,6 @@ class LoadedModel:
         self._prompts: Prefill | None = None
         self._windows: WindowGraphs | None = None
         self._snake: SnakeKernel | None = None
-        self._codec_backend = ""
         self.pool = PrivatePool(device)
         self._make_spare(device)
         tensors: dict[str, torch.Tensor] = {}
@@ -98,7 +96,8 @@ class LoadedModel:
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
-            self._take_snake_kernel()
+            self._snake, reason = self.decoder.choose_kernel(config.kernels)
+            self._codec_backend = f", the codec by torch ops ({reason})" if reason else ""
             self._warm_up(checkpoint, self.runner())
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # frames keep tensors alive
@@ -110,15 +109,6 @@ class LoadedModel:
         """Make a separate pool for everything `trim` frees. A pool returns memory only when destroyed."""
         self.spare = PrivatePool(device)
         self.prefixes = PrefixCache(self.spare, self._config.prefixes)
-
-    def _take_snake_kernel(self):
-        """Use the CUDA Snake kernel if it compiles (Snake is a third of the codec's launches)."""
-        device = self.pool.device
-        self._snake, reason = choose(self._config.kernels, device, lambda: SnakeKernel(device))
-        if self._snake is not None:
-            self.decoder.use(self._snake)
-        elif reason:
-            self._codec_backend = f", the codec by torch ops ({reason})"
 
     def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
         """Check the talker's logits, and initialise libraries: CUDA's take a third of a second per process."""

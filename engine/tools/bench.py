@@ -14,11 +14,11 @@ import torch
 
 from ..checkpoint.embedded import EMBEDDED
 from ..core.config import FRAME_RATE, QUANTIZED, VERSION, EngineConfig, SamplingParams
+from ..core.devices import device_of
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..decode.model_runner import ModelRunner
 from ..decode.state import DecodeState
-from ..device.device import device_of
 from ..engines.engine import Engine
 from ..engines.loaded_model import LoadedModel
 from ..talker import Talker
