@@ -92,8 +92,7 @@ def make_chapters(
     made: list[Chapter] = []
     waiting: list[Turn] = []  # headings without a text
     for name, paragraphs in parts:
-        turns = narrated(paragraphs, left_out)
-        if not turns:
+        if not (turns := narrated(paragraphs, left_out)):
             continue
         waiting += turns
         if any(not paragraph.level and is_spoken(paragraph.text) for paragraph in paragraphs):

@@ -68,8 +68,7 @@ def with_credits(book: Book, made: bool, opening: str | None, closing: str | Non
 
 def _language_of(book: Book) -> str:
     """Return the key of _WORDS for the language that the book's details name, or else its text."""
-    named = book.details.language.lower().replace("_", "-")
-    if named:
+    if named := book.details.language.lower().replace("_", "-"):
         named = "zh-tw" if named in ("zh-hk", "zh-mo") or named.startswith("zh-hant") else named
         return next((one for one in (named, named.partition("-")[0]) if one in _WORDS), "en")
     text = " ".join(turn.text[:_LOOKED_AT] for turn in book.chapters[0].turns[:20])[:_LOOKED_AT]

@@ -217,8 +217,7 @@ class _EpubReader:
         return self._names.get(name.casefold(), "")
 
     def _data(self, name: str) -> bytes:
-        spelled = self._find(name)
-        if not spelled:
+        if not (spelled := self._find(name)):
             raise HiggsError(f"{self._path} is incomplete: {shown_name(name)} is missing. Download or export it again.")
         about = self._archive.getinfo(spelled)
         self._bytes -= about.file_size

@@ -167,8 +167,7 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
 
 def canonical_name(name: str) -> tuple[str, str]:
     """Return (canonical name, half of weight norm or "") for a tensor's name in a file, old or new."""
-    half = next((suffix for suffix in _HALVES if name.endswith(suffix)), "")
-    if half:
+    if half := next((suffix for suffix in _HALVES if name.endswith(suffix)), ""):
         module = OLD_TO_HF.get(name.removesuffix(half), name.removesuffix(half))
         return (module + _HALVES[half], "") if module == POSITION else (module + ".weight", _HALVES[half])
     module, dot, leaf = name.rpartition(".")

@@ -58,8 +58,7 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
             continue
         if codec is None:
             continue
-        problems = codec.weights.problems()
-        if not problems:
+        if not (problems := codec.weights.problems()):
             notes = (
                 f"{reason} The codec in {place} is used instead." for reason, was_meant in passed.items() if was_meant
             )
@@ -112,8 +111,7 @@ def _codec_places(folder: Path, codec_folder: Path | None, bases: list[Path]) ->
     yield folder / CODEC_SUBFOLDER
     yield folder
     yield from _folders_in(folder)
-    name = _named_codec(folder)
-    if name:
+    if name := _named_codec(folder):
         yield from (folder / name, folder.parent / name, folder.parent / name.replace("\\", "/").rpartition("/")[2])
     yield from bases
     siblings = (place for place in _folders_in(folder.parent) if place != folder)

@@ -271,8 +271,7 @@ def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
         raise HiggsError(f"{checkpoint.folder} contains {held} weights. Choose dtype auto or {choice}.")
     block = format.block if format else 1
     widths = [checkpoint.plan.shape(name)[1] for name in matrices(checkpoint.plan)]
-    odd = [width for width in widths if width % block]
-    if odd:
+    if odd := [width for width in widths if width % block]:
         raise HiggsError(
             f"dtype {weights} needs layer widths that are multiples of {block}, but one layer is {odd[0]} wide. "
             "Choose auto, bf16 or fp32."

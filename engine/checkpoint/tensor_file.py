@@ -124,8 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
     single = present.get("model.safetensors")
     if (folder / INDEX).is_file():
         named = sorted(set(index_map(folder).values()))
-        missing = [name for name in named if name not in present]
-        if not missing:
+        if not (missing := [name for name in named if name not in present]):
             return [present[name] for name in named]
         # An index that matches no file here is a leftover of another revision of the repository.
         if single is None or len(missing) < len(named):

@@ -71,8 +71,7 @@ def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
         file.seek(offset)
         done = 0
         while done < len(view):
-            count = file.readinto(view[done:])
-            if not count:
+            if not (count := file.readinto(view[done:])):
                 raise HiggsError(f"{path} ended {len(view) - done:,} bytes early. Download it again.")
             done += count
     return buffer

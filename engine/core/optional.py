@@ -51,8 +51,7 @@ def _torchaudio_misfit() -> str:
     transformers 5 imports an installed torchaudio along with its models. A torchaudio that does not match torch (its
     last release is 2.11) therefore breaks Whisper.
     """
-    version = installed_version("torchaudio")
-    if not version:
+    if not (version := installed_version("torchaudio")):
         return ""
     try:
         importlib.import_module("torchaudio")

@@ -102,8 +102,7 @@ class PrivatePool:
         Adopted tensors that are still referenced become empty. An exception, for example, refers to the frames it
         passed through, and ComfyUI keeps it while it loads the next model.
         """
-        held = self.live_bytes()
-        if held:
+        if held := self.live_bytes():
             log.debug("Higgs TTS: %d bytes on %s were still referenced when their pool closed.", held, self.device)
         drop(self._living())
         self._adopted.clear()

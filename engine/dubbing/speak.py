@@ -134,8 +134,7 @@ class _CueRun:
         self._unchecked = 0
 
     def all(self, cues: Sequence[CueTurns]) -> CueSpeech:
-        with_words = [cue for cue in cues if cue.turns]
-        if not with_words:
+        if not (with_words := [cue for cue in cues if cue.turns]):
             raise HiggsError("no cue contains anything to speak. Enter subtitles with words.")
         last = max(cues, key=lambda cue: cue.stop)
         if last.stop > MOST_FILM_SECONDS:

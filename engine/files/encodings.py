@@ -65,8 +65,7 @@ def guessed(data: bytes) -> tuple[str, str]:
 
 def wide(data: bytes) -> tuple[str, str]:
     """Return (text, codec) of UTF-16 or UTF-32 with a byte order mark or many NUL bytes. Otherwise both are empty."""
-    codec = next((codec for mark, codec in _MARKS if data.startswith(mark)), "")
-    if codec:
+    if codec := next((codec for mark, codec in _MARKS if data.startswith(mark)), ""):
         return data.decode(codec, "replace"), codec
     nul, even = data.count(0), data[::2].count(0)
     if 10 * nul < len(data) or not nul:

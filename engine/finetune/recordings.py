@@ -70,8 +70,7 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
 
 def read_table(path: Path) -> dict[str, str]:
     """Return file name or stem -> text of a CSV. Without known columns, the first and the last are taken."""
-    text = _read(path).strip()
-    if not text:
+    if not (text := _read(path).strip()):
         return {}
     first = text.splitlines()[0]
     delimiter = next((sign for sign in _DELIMITERS if sign in first), ",")

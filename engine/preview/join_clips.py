@@ -70,8 +70,7 @@ def join_clips(clips: Iterable[NamedClip]) -> JoinedClips:
         if NOISY <= part.decibels < best - _NOISIER:
             part.faults.append(f"Its speech is only {round(part.decibels)} dB above the background.")
     doubts = []
-    good = sorted((part for part in parts if not part.faults), key=_rank)
-    if not good:
+    if not (good := sorted((part for part in parts if not part.faults), key=_rank)):
         good = [min(parts, key=lambda part: (len(part.faults), _rank(part)))]
         doubts.append(f"No clip is without fault, so only {good[0].clip} was used. {' '.join(good[0].faults)}")
     room = MAX_CLIP_SECONDS

@@ -63,8 +63,7 @@ class ModelCard:
         if self.tags is None:
             return ""
         used = dict.fromkeys(canonical_tag(match[0]) for match in TAG_LIKE.finditer(text))
-        missing = [tag for tag in used if tag and tag not in self.tags]
-        if not missing:
+        if not (missing := [tag for tag in used if tag and tag not in self.tags]):
             return ""
         known = f"It has learned only {_listed(self.tags)}." if self.tags else "It has learned no control tags."
         they = "it" if len(missing) == 1 else "they"
@@ -84,8 +83,7 @@ def read_card(folder: Path) -> ModelCard:
     languages = _strings(held, "languages", path, notes)
     tags = _strings(held, "tags", path, notes)
     if tags is not None:
-        unknown = [tag for tag in tags if canonical_tag(tag) is None]
-        if unknown:
+        if unknown := [tag for tag in tags if canonical_tag(tag) is None]:
             verb = "is" if len(unknown) == 1 else "are"
             notes.append(
                 f"{path}: tags lists {_listed(unknown)}, which {verb} not known as control tags. Remove what is wrong."

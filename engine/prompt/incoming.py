@@ -109,8 +109,7 @@ class IncomingText:
 
     def _unit(self, text: str) -> str:
         """Return a part of the text with the tags it inherits."""
-        unit = text.strip()
-        if not unit:
+        if not (unit := text.strip()):
             self._gap += text.count("\n")
             return ""
         begin = text.index(unit)

@@ -80,15 +80,13 @@ def with_seed(text: str, row_id: str, seed: int) -> str:
     Raises HiggsError if there is no such row, and as `read_lines`.
     """
     rows = read_lines(text)
-    number = next((row.number for row in rows if row.id == row_id), 0)
-    if not number:
+    if not (number := next((row.number for row in rows if row.id == row_id), 0)):
         raise HiggsError(f"row {shown(row_id)} no longer exists. Run the node again.")
     _seed(number, str(seed))
     text = text.lstrip("\ufeff")
     if _JSON.match(text):
         return _json_with_seed(json.loads(text), number, seed)
-    delimiter = _delimiter_of(text)
-    if delimiter:
+    if delimiter := _delimiter_of(text):
         cells = list(filter(None, csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=delimiter)))
     else:
         cells = [["id", "text"], *([row.id, row.text] for row in rows)]
@@ -114,8 +112,7 @@ def _json_with_seed(held: dict | list, number: int, seed: int) -> str:
 def _row(number: int, given: Mapping[str, object], spelled: dict[str, str]) -> LinesRow:
     held = {name: _plain(number, name, value) for name, value in given.items()}
     name = held.get("id", "").replace("\\", "/")
-    speaker = " ".join(held.get("speaker", "").split())
-    if speaker:
+    if speaker := " ".join(held.get("speaker", "").split()):
         speaker = spelled.setdefault(speaker_key(speaker), speaker)
     name = re.sub(r"\.wav$", "", name, flags=re.IGNORECASE)  # the file gets its suffix later
     return LinesRow(number, name or f"{number:03}", speaker, held.get("text", ""), _seed(number, held.get("seed", "")))

@@ -61,8 +61,7 @@ def suggest(spelled: str) -> str:
     """Return a suggestion for an unknown tag: the nearest known one, or all of its category, or ""."""
     category, _, value = spelled.strip("<|> ").casefold().rpartition(":")
     category, value = category.strip(), value.strip().replace(" ", "_")
-    near = difflib.get_close_matches(value, _BY_VALUE, n=1, cutoff=0.7)
-    if near:
+    if near := difflib.get_close_matches(value, _BY_VALUE, n=1, cutoff=0.7):
         return f" Did you mean {_BY_VALUE[near[0]]}?"
     if category in TAG_VALUES:
         return f" Known {category} tags: {', '.join(TAG_VALUES[category])}."

@@ -57,8 +57,7 @@ def _item(item: Any, defaults: Mapping, shared: Call, read: _Read) -> Call | Bad
         own = _given(item)
         _check(own)
         fields = {name: value for name, value in defaults.items() if name not in _VOICE} | own
-        voiced = {name for name in own if name in _VOICE}
-        if not voiced:
+        if not (voiced := {name for name in own if name in _VOICE}):
             return replace(read(fields), voice=shared.voice, clip=shared.clip)
         if voiced == {"ref_text"} and shared.clip:  # another transcript; the empty clip is only there to check it
             if shared.clip.more:

@@ -90,8 +90,7 @@ def bench(config: EngineConfig) -> dict:
                 except HiggsError as error:  # widths that cannot be quantised
                     skipped.append(str(error))
                     continue
-                reason = _unfit(engine)
-                if reason:
+                if reason := _unfit(engine):
                     skipped.append(reason)
                 else:
                     rows.append(_time_one(engine, who, read, hollow=bool(family)))

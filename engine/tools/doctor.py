@@ -219,8 +219,7 @@ def _advice(report: Report, lacks: list[str]) -> str:
     if not report.family:
         # If the folder looks complete by its file names, then its contents are at fault.
         complete = [match.path for match in find_checkpoints([folder], _DEPTH) if match.complete]
-        folders = [path for path in complete if path != folder]
-        if folders:
+        if folders := [path for path in complete if path != folder]:
             return f"Choose a checkpoint folder: {', '.join(map(str, folders))}."
         if (folder / ADAPTER_SETTINGS).is_file():
             return "This is a LoRA. Choose the folder of the model it was trained on; load the LoRA with say --lora."

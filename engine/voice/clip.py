@@ -145,8 +145,7 @@ def check_clip(wav: Wave, sample_rate: int, most: float = MAX_CLIP_SECONDS) -> N
     mono = _mono(wav)
     if mono.numel() == 0:
         raise HiggsError("The reference clip is empty. Use a clip of 5 to 30 seconds of clear speech.")
-    bad = int((~torch.isfinite(mono)).sum())
-    if bad:
+    if bad := int((~torch.isfinite(mono)).sum()):
         raise HiggsError(
             f"The reference clip has {bad} samples that are not numbers (NaN or infinite). Check the node that made "
             "it, or load the audio file again."

@@ -162,8 +162,7 @@ def quantised_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str,
     in_flight = _IN_FLIGHT if rows <= _FEW_ROWS else _IN_FLIGHT_MANY
     room = min(in_flight, limits.shared - _sum_bytes(row_tiles))
     depths = {tiles: room // _step_bytes(weights, tiles) for tiles in range(1, _MAX_TILES + 1)}
-    depths = {tiles: depth for tiles, depth in depths.items() if depth > 1}
-    if not depths:
+    if not (depths := {tiles: depth for tiles, depth in depths.items() if depth > 1}):
         return ProductShape()
     shape = QuantisedShape(weights, row_tiles, depths, limits.multiprocessors)
     used = {shape.tiles(features, PARTS[name]) for name, (features, _) in sizes.items()}
