@@ -71,8 +71,6 @@ from .finetune.rows import IGNORED, TrainingRow
 from .finetune.train import TrainProgress, TrainReport, train, training_bytes
 from .preview.join_clips import JoinedClips, NamedClip, join_clips
 from .preview.text_check import text_check, text_check_before
-from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
-from .preview.transcribe import size_of as whisper_size
 from .preview.voice_sound import codec_of, voice_sound
 from .prompt.casting import Cast
 from .prompt.chunking import estimate_seconds
@@ -107,4 +105,6 @@ from .words.cues import to_srt, turn_to_srt, words_by_turn
 from .words.estimate import estimate as estimate_words
 from .words.letters import mark_words
 from .words.mouth import OPENNESS, Mouth, mouth_of
+from .words.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
+from .words.transcribe import size_of as whisper_size
 from .words.word import Word, moved, read_words, word_rows, words_json

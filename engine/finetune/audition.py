@@ -16,13 +16,13 @@ from ..codec.model import build_decoder
 from ..core.config import FRAME_RATE, Adapter, SamplingParams
 from ..engines.engine import Engine
 from ..preview.likeness import likeness_to
-from ..preview.transcribe import transcriber
 from ..prompt.chunking import estimate_seconds
 from ..prompt.script import Turn
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 from ..words.letters import words_of
+from ..words.transcribe import transcriber
 from ..words.whisper_check import misheard_in
 from .lessons import references
 from .rows import Utterance

@@ -23,10 +23,10 @@ from ..device.memory import drop
 from ..files.file_list import write_file
 from ..files.tensors import read_tensors
 from ..preview.join_clips import pause_cuts
-from ..preview.transcribe import transcriber
 from ..prompt.lengths import misfit
 from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
 from ..voice.reference import checked_reference, faults
+from ..words.transcribe import transcriber
 from .recordings import Recording
 from .rows import Utterance
 from .two_voices import voice_changes, with_two_voices

@@ -19,12 +19,12 @@ from ..audio.resample import resample
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..device.memory import to_device
-from ..preview.transcribe import HEARS, load_whisper, require_whisper
 from ..speech.result import SpeechResult
 from .boundaries import pauses_of, placed
 from .estimate import estimate
 from .letters import words_of
 from .path import path_starts
+from .transcribe import HEARS, load_whisper, require_whisper
 from .word import Word
 
 _FRAME = SAMPLE_RATE // 50  # samples of a position of the encoder

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from higgs_tts.engine import HiggsError, find_whispers, transcribe
-from higgs_tts.engine.preview.transcribe import WHISPERS, download_whisper, size_of
+from higgs_tts.engine.words.transcribe import WHISPERS, download_whisper, size_of
 from higgs_tts.tests.whisper_files import write_whisper
 
 transformers = pytest.importorskip("transformers")
