@@ -9,7 +9,6 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an open audio 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -78,7 +77,6 @@ class PromptBuilder(Prompts):
         text: str,
         voice: Voice | None = None,
         scene: str | None = None,
-        turns: Iterable[tuple[str, Voice | torch.Tensor]] = (),
         params: SamplingParams = SamplingParams(),  # noqa: B008 - it is immutable
         index: int = 0,
     ) -> Sequence:
@@ -88,15 +86,14 @@ class PromptBuilder(Prompts):
             text: text to speak.
             voice: speaker's voice.
             scene: description of the recording (v2 only). None is a quiet room, "" omits it.
-            turns: earlier (text, Voice or codes [T, K]) pairs, oldest first (v2 only).
             params: see Sequence.
             index: see Sequence.
 
         Raises:
-            HiggsError: if there is nothing to speak, a voice does not fit the model, or turns are given to v3.
+            HiggsError: if there is nothing to speak, or a voice does not fit the model.
         """
         writer, spoken = _Writer(self._vocabulary), self.spell_out(text).text
-        self._write(writer, self._read(writer, text, voice).text, voice, scene, tuple(turns))
+        self._write(writer, self._read(writer, text, voice).text, voice, scene)
         sequence = writer.finish()
         sequence.text, sequence.spoken_text, sequence.voice = text, spoken, voice
         sequence.params, sequence.index, sequence.scene = params, index, scene
@@ -108,7 +105,7 @@ class PromptBuilder(Prompts):
     ) -> tuple[int, int]:
         writer = _Writer(self._vocabulary)
         content = self._read(writer, text, None).text
-        self._write(writer, "a", voice, scene, ())
+        self._write(writer, "a", voice, scene)
         if is_rough:  # a token has a byte at least, and normalising may triple those of a character
             return len(writer.finish()), len(content) if content.isascii() else 3 * len(content.encode())
         lead = _LEAD if self._family.is_chat else ""
@@ -130,17 +127,11 @@ class PromptBuilder(Prompts):
         content = self._content(text, writer.warn)
         return self.spell_out(content if voice is None or self._family.is_chat else after_first_word(content))
 
-    def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
+    def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None) -> None:
         write = self._write_chat if self._family.is_chat else self._write_flat
-        write(out, content, voice, scene, turns)
+        write(out, content, voice, scene)
 
-    def _write_flat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
-        if turns:
-            # v3's layout for several turns is undocumented, and a wrong guess would silently cost quality.
-            raise HiggsError(
-                f"{self._family.title} does not support earlier turns, but {len(turns)} were given. Use the earlier "
-                "speech as the voice instead."
-            )
+    def _write_flat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None) -> None:
         if scene and scene.strip():
             out.warn(f"{self._family.title} does not use scene descriptions, so scene was left out.")
         out.token("<|tts|>")
@@ -154,7 +145,7 @@ class PromptBuilder(Prompts):
             out.token("<|ref_audio|>").audio(rows, [FILLER] * len(rows))
         out.token("<|text|>").part().text(content).token("<|audio|>")
 
-    def _write_chat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
+    def _write_chat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None) -> None:
         scene = out.clean(DEFAULT_SCENE if scene is None else scene)
         transcript = out.clean(voice.transcript or "") if voice is not None else ""
         out.token("<|begin_of_text|>")
@@ -165,16 +156,9 @@ class PromptBuilder(Prompts):
         elif scene:
             out.text("\n\n").mark(SCENE_MARKS[0]).text(f"\n{scene}\n").mark(SCENE_MARKS[1])
         out.token("<|eot_id|>")
-        exchanges: list[tuple[str, Voice | torch.Tensor]] = []
         if voice is not None and transcript:
-            exchanges.append((transcript, voice))
-        for number, (earlier, codes) in enumerate(turns, 1):
-            exchanges.append((out.clean(earlier), codes))
-            if not exchanges[-1][0]:
-                raise HiggsError(f"The text of earlier turn {number} is empty. Enter the words of its audio.")
-        for earlier, codes in exchanges:
-            self._header(out, "user").text(earlier).token("<|eot_id|>")
-            self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
+            self._header(out, "user").text(transcript).token("<|eot_id|>")
+            self._clip(self._header(out, "assistant"), voice).token("<|eot_id|>")
         self._header(out, "user").part().text(content).token("<|eot_id|>")
         self._header(out, "assistant").token("<|audio_out_bos|>")
         # The seed row starts speech: BOC in every codebook.
@@ -184,15 +168,15 @@ class PromptBuilder(Prompts):
     def _header(self, out: _Writer, role: str) -> _Writer:
         return out.token("<|start_header_id|>").text(role).token("<|end_header_id|>").text(_LEAD)
 
-    def _clip(self, out: _Writer, voice: Voice | torch.Tensor) -> _Writer:
+    def _clip(self, out: _Writer, voice: Voice) -> _Writer:
         codes = self._codes(voice)
         rows, tail = self._family.delay(codes), codes.shape[1] - 1
         special = self._vocabulary.added
         ids = [special["<|AUDIO_OUT|>"]] * (len(rows) - tail) + [special["<|reserved_special_token_6|>"]] * tail
         return out.token("<|audio_out_bos|>").audio(rows, ids).token("<|audio_eos|>")
 
-    def _codes(self, voice: Voice | torch.Tensor) -> torch.Tensor:
-        codes = (voice if isinstance(voice, Voice) else Voice(voice)).codes
+    def _codes(self, voice: Voice) -> torch.Tensor:
+        codes = voice.codes
         if codes.shape[1] != self.config.codebooks:
             raise HiggsError(
                 f"The voice has {codes.shape[1]} codebooks, but the model has {self.config.codebooks}. "

@@ -82,16 +82,13 @@ def plan(
     return Plan(chunks, last_silence, warnings)
 
 
-def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None:
-    """Raise HiggsError if pauses exceed MAX_PAUSE_SECONDS_IN_ALL and `share` times the speech.
-
-    The limit bounds memory. A share of 0 allows no more for long texts.
-    """
+def check_pauses(scripts: Iterable[Script]) -> None:
+    """Raise HiggsError if pauses exceed MAX_PAUSE_SECONDS_IN_ALL and _MOST_SILENT times the speech, for memory."""
     scripts = list(scripts)
     silence = sum(script.silence for script in scripts)
     if silence <= MAX_PAUSE_SECONDS_IN_ALL:
         return
-    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.spoken_text) for script in scripts))
+    most = max(MAX_PAUSE_SECONDS_IN_ALL, _MOST_SILENT * sum(estimate_seconds(script.spoken_text) for script in scripts))
     if silence > most:
         raise HiggsError(
             f"The pauses in the text add up to {silence:,.0f} s, but at most {most:,.0f} s are allowed at once. "

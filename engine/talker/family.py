@@ -40,7 +40,7 @@ class Family:
     resamples_repeats: bool  # repetition-aware sampling
     # prompt/
     delay: Callable[[torch.Tensor], torch.Tensor]  # a clip's codes [T, K] -> its columns [n, K] in a prompt
-    is_chat: bool  # a chat with scene and earlier turns; else one flat prompt
+    is_chat: bool  # a chat with a scene; else one flat prompt
     has_tags: bool  # control tags are tokens; else they are removed from the text
 
 

@@ -93,7 +93,7 @@ class Report:
         return "\n".join([*lines, f"{'advice:':<12}{self.advice}"])
 
 
-def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
+def examine(folder: Path | str) -> Report:
     """Examine everything in `folder` that the engine would read. Never raises for its contents."""
     folder = Path(folder).expanduser()
     report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
@@ -111,7 +111,7 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     opened = None if f"{CONFIG} is missing." in lacks else _try(report, lambda: open_talker(place))
     if opened:
         _describe_talker(report, place, *opened)
-        _describe_codec(report, place, opened[1], codec_folder)
+        _describe_codec(report, place, opened[1])
     tokenizer = _try(report, lambda: side_file(place, TOKENIZER))
     if tokenizer and has_file(tokenizer):
         _describe_tokenizer(report, tokenizer, opened[0].model if opened else None)
@@ -121,7 +121,7 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     if not report.problems:
-        checkpoint = inspect(place, codec_folder)
+        checkpoint = inspect(place)
         report.memory, report.auto = _memory(checkpoint)
         report.packed = describe_packed(checkpoint, report.auto)
         report.gpu_free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
@@ -188,8 +188,8 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
     report.problems += _few(talker_problems(folder, talker, plan))
 
 
-def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_folder: Path | str | None) -> None:
-    codec = _try(report, lambda: find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None))
+def _describe_codec(report: Report, folder: Path, talker: TensorFile) -> None:
+    codec = _try(report, lambda: find_codec(folder, talker, None))
     if codec:
         report.codec, report.codec_layout = str(codec.folder), codec.layout
         report.notes += codec.notes

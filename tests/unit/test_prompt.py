@@ -192,17 +192,6 @@ def test_v2_clone_without_transcript_stands_in_the_scene(v2):
     assert builder.build("Hi", Voice(CODES, "  "), scene="").ids == encode(tokenizer, expected)
 
 
-def test_v2_turns_follow_the_voice_in_order(v2):
-    builder, tokenizer = v2
-    prompt = builder.build("Hi", Voice(CODES, "Ref."), turns=[("One.", CODES), ("Two.", Voice(CODES))])
-    turns = [("user", "Ref."), ("assistant", "CLIP"), ("user", "One."), ("assistant", "CLIP")]
-    turns += [("user", "Two."), ("assistant", "CLIP"), ("user", "Hi")]
-    assert prompt.ids == encode(tokenizer, v2_string(turns))
-    assert [rows.tolist() for _, rows in prompt.audio] == [V2_ROWS] * 3 + [[[BOC] * 3]]
-    bos = tokenizer.token_to_id("<|audio_out_bos|>")
-    assert all(prompt.ids[start - 1] == bos for start, _ in prompt.audio)
-
-
 def test_v2_without_scene_tokens_spells_them(tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer = write_tokenizer(path, [name for name in V2_STRUCTURE if "scene" not in name])
@@ -238,15 +227,12 @@ def commands(prompt, tokenizer, allowed=()):
 def test_text_never_becomes_a_command(v3, v2, seed):
     rng = random.Random(seed)
     for (builder, tokenizer), structure in ((v3, V3_STRUCTURE), (v2, V2_STRUCTURE)):
-        is_v2 = builder.config.family == "v2"
-        turns = [("x", CODES)] if is_v2 else []
-        plain = builder.build("x", Voice(CODES, "x"), scene="x", turns=turns)
+        plain = builder.build("x", Voice(CODES, "x"), scene="x")
         for _ in range(60):
-            text, said, scene, earlier = (hostile(rng, [*structure, "<think>", "[PAD]"]) for _ in range(4))
-            turns = [(earlier, CODES)] if is_v2 else []
-            prompt = builder.build(text, Voice(CODES, said), scene=scene, turns=turns)
-            allowed = () if is_v2 else TAGS
-            assert commands(prompt, tokenizer, allowed) == commands(plain, tokenizer), (text, said, scene, earlier)
+            text, said, scene = (hostile(rng, [*structure, "<think>", "[PAD]"]) for _ in range(3))
+            prompt = builder.build(text, Voice(CODES, said), scene=scene)
+            allowed = () if builder.config.family == "v2" else TAGS
+            assert commands(prompt, tokenizer, allowed) == commands(plain, tokenizer), (text, said, scene)
 
 
 def test_look_alikes_that_a_normalizer_folds_are_removed(tmp_path):
@@ -285,13 +271,6 @@ def test_an_effect_alone_is_enough_to_speak(v3, v2):
     assert v3[0].build("<|sfx:laughter|>...").ids
     with pytest.raises(HiggsError, match="nothing to speak"):
         v2[0].build("<|sfx:cough|>")
-
-
-def test_turns_are_refused_by_v3_and_when_empty(v3, v2):
-    with pytest.raises(HiggsError, match="earlier turns"):
-        v3[0].build("Hi", turns=[("One.", CODES)])
-    with pytest.raises(HiggsError, match="turn 2"):
-        v2[0].build("Hi", turns=[("One.", CODES), ("<|foo|>", CODES)])
 
 
 def test_a_voice_with_other_codebooks_is_refused(v3):
