@@ -171,7 +171,7 @@ class ModelRunner:
         """Make the runner usable again after a stalled step."""
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)
-        if self._decode_kernel is not None:
+        if isinstance(self._decode_kernel, SingleKernel):  # a batch's blocks do not wait for each other
             self._decode_kernel.reset()
 
     def describe(self) -> str:

@@ -230,6 +230,3 @@ class BatchKernel(CudaKernel):
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments, overlapping: bool = True) -> None:
         launch(self._kernels[name], grid, block, argument, overlapping=overlapping and self._overlapping)
-
-    def reset(self) -> None:
-        """Do nothing: blocks do not wait for each other."""

@@ -175,15 +175,9 @@ class PromptKernel(CudaKernel):
         """Make the arguments of every launch, in order."""
         s, talker = self.scratch, self._talker
         first = talker.layers[0]
-        self._embed = EmbedArgs.of(
-            fill=s["fill"],
-            text=s["text"],
-            embed=talker.embed_codes,
-            text_norm=first.text.attn_norm,
-            code_norm=first.code.attn_norm,
-            x=s["x"],
-            h=s["h"],
-        )
+        held = {name: s[name] for name in ("fill", "text", "x", "h")}
+        norms = {"text_norm": first.text.attn_norm, "code_norm": first.code.attn_norm}
+        self._embed = EmbedArgs.of(**held, **norms, embed=talker.embed_codes)
         self._places, self._attends, self._norms = [], [], []
         for index, layer in enumerate(talker.layers):
             common = {"fill": s["fill"], "qkv": s["qkv"], "attended": s["attended"], "layer": index}
@@ -219,7 +213,9 @@ class PromptKernel(CudaKernel):
             self._launch("add_norm", size.places, norm_threads(config), next(norms))
             for first, count in ((0, size.text), (size.text, size.code)):
                 if count:
-                    h, gate_up, act, delta = (s[name][first : first + count] for name in _MLP)
+                    h, gate_up, act, delta = (
+                        s[name][first : first + count] for name in ("h", "gate_up", "act", "delta")
+                    )
                     product(h, gate_up)
                     argument = SwigluArgs.of(gate_up=gate_up, act=act, rows=count)
                     blocks = -(-count * config.intermediate // (8 * SWIGLU_THREADS))
@@ -283,6 +279,3 @@ class PromptKernel(CudaKernel):
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments) -> None:
         launch(self._kernels[name], grid, block, argument)
-
-
-_MLP = ("h", "gate_up", "act", "delta")

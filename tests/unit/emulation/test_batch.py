@@ -225,6 +225,8 @@ def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weig
         kernels.run()
         said.append((state.logits[:2].clone(), state.cache.keys[:, :2].clone()))
         kernels.close()
+        kernels.close()
+        assert not vars(kernels), "an exception that keeps the kernels keeps no tensors"
     for few, *others in zip(*said, strict=True):
         assert all(torch.equal(few, many) for many in others)
 
