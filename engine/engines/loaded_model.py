@@ -266,7 +266,6 @@ class LoadedModel:
         self.trim()
         if self._snake is not None:
             self._snake.close()
-        self._snake = None
         with contextlib.suppress(AttributeError):  # already closed, or never made
             del self.talker, self.decoder
         self.pool.close()

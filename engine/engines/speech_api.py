@@ -75,15 +75,8 @@ class SpeechAPI(ABC):
         exist. Raises HiggsError if the text is empty, a prompt does not fit the context, the voice is of another
         codec, or the engine is closed meanwhile.
         """
-        given = SpeechInput(
-            (Turn("", text),),
-            {} if voice is None else {"": voice},
-            params or SamplingParams(),
-            scene,
-            None,
-            bool(retakes),
-            retakes,
-        )
+        voices = {} if voice is None else {"": voice}
+        given = SpeechInput((Turn("", text),), voices, params or SamplingParams(), scene, None, bool(retakes), retakes)
         return self._speak(given, listener, None, True)
 
     def speak_turns(
