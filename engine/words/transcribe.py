@@ -73,12 +73,14 @@ def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Wave, 
     Raises HiggsError if the folder holds no complete Whisper.
     """
     extractor, tokenizer, model = load_whisper(folder, device)
+    # Saved again by transformers, a Whisper has lost its published prompt. English-only ones know no tasks.
+    given = {"task": "transcribe"} if getattr(model.generation_config, "lang_to_id", None) else {}
 
     @torch.inference_mode()
     def hear(wav: Wave, sample_rate: int) -> str:
         samples = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
         features = extractor(samples.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
-        ids = model.generate(features.to(device, model.dtype))
+        ids = model.generate(features.to(device, model.dtype), **given)
         return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
 
     try:

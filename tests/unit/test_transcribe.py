@@ -46,6 +46,22 @@ def test_a_half_precision_whisper_transcribes(tmp_path):
     assert transcribe(half, clip(2.0), 44100, torch.device("cpu"))
 
 
+def test_the_prompt_asks_for_a_transcript_also_where_the_folder_does_not_say_so(whisper, monkeypatch):
+    """As it was trained: without the task, a Whisper that transformers saved again repeats itself."""
+    prompts, forward = [], transformers.WhisperForConditionalGeneration.forward
+
+    def seen(self, *args, decoder_input_ids=None, **given):
+        prompts.append(decoder_input_ids.tolist()[0])
+        return forward(self, *args, decoder_input_ids=decoder_input_ids, **given)
+
+    monkeypatch.setattr(transformers.WhisperForConditionalGeneration, "forward", seen)
+    transcribe(whisper, clip(2.0), 44100, torch.device("cpu"))
+    words = transformers.WhisperTokenizerFast.from_pretrained(whisper).convert_ids_to_tokens
+    start, language, *task = words(next(prompt for prompt in prompts if len(prompt) > 1))
+    assert (start, task) == ("<|startoftranscript|>", ["<|transcribe|>", "<|notimestamps|>"])
+    assert language in ("<|en|>", "<|de|>")
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(0.5, "too short"), (31.0, "more than 30 s")])
 def test_empty_and_overlong_clips_are_refused(whisper, seconds, told):
     with pytest.raises(HiggsError, match=told):
