@@ -1,6 +1,6 @@
 """A soak of the server: calls of every kind, many at once, by callers that misbehave. Nothing of them may stay.
 
-    python tests/faults/soak.py [--requests 2000] [--warm-calls 1000]     # into benchmarks/results/serve.json, "soak"
+    python tests/faults/soak.py [--requests 2000] [--warm-calls 1000] [--device cuda]    # "soak" of results/serve.json
 
 Callers leave, send bad bodies, and interrupt text that streams in, in every phase. The server is a thread of this
 process, whose rows, threads, open files and memory are counted; the callers are a process of their own
@@ -41,20 +41,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--warm-calls", type=int, default=1000, help="before it, for the host's memory to settle")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
-    row = soak(given.requests, given.warm_calls)
-    row |= {"gpu": "CPU", "torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
+    row = soak(given.requests, given.warm_calls, given.device)
+    gpu = "CPU" if given.device == "cpu" else torch.cuda.get_device_name(given.device)
+    row |= {"gpu": gpu, "torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
     result = json.loads(given.out.read_text(encoding="utf-8")) if given.out.is_file() else {}
     given.out.write_text(json.dumps(result | {"soak": row}, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row))
 
 
-def soak(requests: int, warm_calls: int) -> dict:
+def soak(requests: int, warm_calls: int, device: str) -> dict:
     """Count rows, threads, open files and host memory left after calls of every kind have ended."""
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(pathlib.Path(folder) / "tiny", "v3")
-        with Engine(EngineConfig(f"{folder}/tiny", device="cpu", context=1024)) as engine, running(engine) as at:
+        with Engine(EngineConfig(f"{folder}/tiny", device=device, context=1024)) as engine, running(engine) as at:
             port, speaker = at
             call(port, warm_calls)
             before = held(speaker)
