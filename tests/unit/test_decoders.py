@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -314,7 +315,10 @@ def test_closing_during_speech_ends_it_with_a_clear_error(two):
 
 @pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
 def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, before_steps):
-    """Nothing waits for a poll: the parts come as they are made. The last step may be half a one, not counted here."""
+    """Nothing waits for a poll: the parts come as they are made. The last step may be half a one, not counted here.
+
+    The other member may be any number of steps further by then.
+    """
     steps = []
 
     def stop(wav):
@@ -323,7 +327,8 @@ def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, before_steps)
     before_steps(steps.append)
     with pytest.raises(Stop):
         two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=stop))
-    assert 17 <= len(steps) <= 20 + 4 * (two.members - 1)
+    counts = Counter(map(id, steps)).values()
+    assert any(17 <= count <= 20 + 4 * (two.members - 1) for count in counts), counts
 
 
 @pytest.mark.parametrize("two", ["one device"], indirect=True)
