@@ -41,6 +41,7 @@ def english(schemas: Mapping) -> dict[Keys, str]:
             name = socket.args[0] if kind == "inputs" else socket.display_name
             found |= {(*at, kind, key, "name"): name, (*at, kind, key, "tooltip"): socket.tooltip}
     found |= {("main", "higgsTTS", "page", sentence): sentence for sentence in page_sentences()}
+    found |= {(*TEMPLATES, text): text for text in template_texts()}
     server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] in (SERVER, MESSAGES)}
     found |= {keys: keys[-1] for keys in sorted(server)}
     return found | _settings()
@@ -48,6 +49,7 @@ def english(schemas: Mapping) -> dict[Keys, str]:
 
 SERVER = ("main", "higgsTTS", "server")
 MESSAGES = ("main", "higgsTTS", "messages")  # errors and reports, of which the page translates each line
+TEMPLATES = ("main", "higgsTTS", "templates")  # what workflows and blueprints say, a line of a note each
 _NOT_IN_COMFYUI = ("tools", "serve", "terminal.py")
 VALUE = "\u2039value\u203a"  # in place of a value
 
@@ -63,6 +65,20 @@ def page_sentences() -> list[str]:
             if not literals:
                 raise ValueError(f"{path.name} says {argument!r}, which is not a literal. Use translated() for it.")
             found |= dict.fromkeys(literals)
+    return list(found)
+
+
+def template_texts() -> list[str]:
+    """Return the names of templates and blueprints, the titles and labels in them, and the lines of their notes."""
+    found: dict[str, None] = {}
+    for path in sorted((*(ROOT / "workflows").glob("*.json"), *(ROOT / "subgraphs").glob("*.json"))):
+        found[path.stem] = None
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        graphs = [saved, *saved.get("definitions", {}).get("subgraphs", ())]
+        for node in (node for graph in graphs for node in graph["nodes"]):
+            texts = [node.get("title", ""), *(socket.get("label", "") for socket in node["inputs"])]
+            lines = node["widgets_values"][0].split("\n") if node["type"] == "MarkdownNote" else []
+            found |= dict.fromkeys([text for text in texts if " " in text] + [line for line in lines if line])
     return list(found)
 
 

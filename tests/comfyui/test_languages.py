@@ -194,7 +194,7 @@ def test_what_a_template_needs_is_said_in_the_language(chinese):
     reload(page, "zh")
     page.wait_for_function("() => app.graph._nodes.length > 0")  # as it was
     page.evaluate(LOAD, json.loads(clone.read_text(encoding="utf-8")))
-    page.wait_for_function(LABELLED, arg=said("zh", "clip: connect Load Audio", "server"))
+    page.wait_for_function(LABELLED, arg=said("zh", "clip: connect Load Audio", "templates"))
     page.evaluate(VOICE)
     page.wait_for_function(LABELLED, arg=said("zh", "audio_{number}").replace("{number}", "2"))
     for title, template in (
@@ -203,10 +203,10 @@ def test_what_a_template_needs_is_said_in_the_language(chinese):
         ("Higgs TTS Server: first start the server", "server"),
     ):
         page.evaluate(LOAD, json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8")))
-        page.wait_for_function(TITLED, arg=said("zh", title, "server"))
+        page.wait_for_function(TITLED, arg=said("zh", title, "templates"))
         chinese.shoot(f"needs-{template}-zh")
     page.evaluate(LOCALE, "ja")  # a title is saved in the language in which it was shown
-    page.wait_for_function(TITLED, arg=said("ja", title, "server"))
+    page.wait_for_function(TITLED, arg=said("ja", title, "templates"))
     assert chinese.faults == []
 
 

@@ -67,6 +67,7 @@ export interface Messages {
 
 export interface Graph {
     id?: string
+    name?: string
     nodes?: Node[]
     clear(): void
     getNodeById(id: number | string): Node | null | undefined
@@ -124,6 +125,7 @@ export interface App {
 export interface Api extends EventTarget {
     clientId?: string
     apiURL(route: string): string
+    getWorkflowTemplates(): Promise<Record<string, string[]>>
     fetchApi(route: string, options?: RequestInit): Promise<Response>
     queuePrompt(...given: any[]): Promise<any>
     addEventListener(type: string, listener: (event: CustomEvent) => void, captures?: boolean): void

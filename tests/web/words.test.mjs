@@ -1,7 +1,7 @@
 // How the page translates its own sentences and the server's. Run by tests/unit/test_page_scripts.py.
 import assert from "node:assert/strict"
 import test from "node:test"
-import { learn, listed, say, translated, translatedLines } from "../../web/js/words.js"
+import { englishOf, learn, listed, saidHere, say, translated, translatedLines } from "../../web/js/words.js"
 
 const WORDS = {
     page: { "seed {seed}": "Startwert {seed}", Play: "Los" },
@@ -21,8 +21,12 @@ const WORDS = {
         "chapter {number} ({title})": "Kapitel {number} ({title})",
     },
 }
+const TEMPLATES = { "# Book": "# 本", "Press Run.": "実行を押す。" }
 let language = "de"
-learn({ de: WORDS }, () => language)
+learn(
+    { de: { ...WORDS, templates: { "# Book": "# Buch", "Press Run.": "Führe aus." } }, ja: { templates: TEMPLATES } },
+    () => language,
+)
 
 test("a sentence keeps its values, and stays English where a translation is missing", () => {
     assert.equal(say("seed {seed}", { seed: 7 }), "Startwert 7")
@@ -62,5 +66,16 @@ test("an error or a report is translated line by line, with what stands in it", 
     )
     language = "fr"
     assert.equal(translatedLines("Warning: auto"), "Warning: auto")
+    language = "de"
+})
+
+test("a text of a template is translated from any language, unless a line of it is a user's", () => {
+    assert.equal(saidHere("# Book\n\nPress Run.\n"), "# Buch\n\nFühre aus.\n")
+    assert.equal(saidHere("# 本\n\n実行を押す。\n"), "# Buch\n\nFühre aus.\n")
+    for (const text of ["# Book\n\nPress Run.\nMine.", "# My book", "# Book ", "", "\n"])
+        assert.equal(saidHere(text), text)
+    assert.deepEqual(["# Buch", "# 本", "# Book", "Mine"].map(englishOf), ["# Book", "# Book", "# Book", "Mine"])
+    language = "en"
+    assert.equal(saidHere("# Buch\n\nPress Run."), "# Book\n\nPress Run.")
     language = "de"
 })

@@ -1,10 +1,8 @@
 // Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
-// placeholders, labels of options and growing sockets, and what our templates need first. When the language changes,
-// the frontend registers and creates all nodes anew.
+// placeholders, labels of options and growing sockets. When the language changes, the frontend registers and creates all
+// nodes anew.
 import { api, app } from "./comfy.js"
 import { learn, say, translated } from "./words.js"
-
-const NEEDS = /^[\w ]+: (first|connect) / // begins a title or label that says what is needed before the run
 
 /** @type {Record<string, import("../../tests/web/comfy").Messages | undefined>} by language */
 let messages = {}
@@ -43,22 +41,6 @@ function labelSocket(input) {
     input.label = kind === "voice" ? say("voice_{number}", { number }) : say("audio_{number}", { number })
 }
 
-/**
- * Says in the page's language what a template's node needs first. Titles are saved with a workflow, as labels are.
- * @param {string} text
- */
-function saidHere(text) {
-    const forms = Object.values(messages).flatMap((message) => Object.entries(message?.higgsTTS?.server ?? {}))
-    const english = forms.find(([key, form]) => form === text && NEEDS.test(key))?.[0] ?? text
-    return NEEDS.test(english) ? translated(english) : text
-}
-
-/** @param {import("../../tests/web/comfy").Node} node */
-function sayNeeds(node) {
-    if (node.title) node.title = saidHere(node.title)
-    for (const input of node.inputs ?? []) if (input.label) input.label = saidHere(input.label)
-}
-
 app.registerExtension({
     name: "HiggsTTS.Language",
     async init() {
@@ -91,7 +73,5 @@ app.registerExtension({
     },
     nodeCreated(node) {
         if ((node.comfyClass ?? node.type)?.startsWith("HiggsTTS")) node.widgets?.forEach(labelOptions)
-        sayNeeds(node)
     },
-    loadedGraphNode: sayNeeds,
 })

@@ -2,9 +2,10 @@
 // stay where a translation is missing. Read them when they are shown: the language may change.
 
 /**
- * page: of the scripts. server: of the server. messages: its errors and reports. all: those and the server's, sorted.
+ * page: of the scripts. server: of the server. messages: its errors and reports. templates: of our workflows. all: the
+ * server's and messages, sorted.
  * @typedef {{page?: Record<string, string>, server?: Record<string, string>, messages?: Record<string, string>,
- *     all?: Record<string, string>}} Words
+ *     templates?: Record<string, string>, all?: Record<string, string>}} Words
  */
 
 const LONGEST = 1500 // characters of a line that is looked up
@@ -12,6 +13,8 @@ const LONGEST = 1500 // characters of a line that is looked up
 /** @type {Record<string, Words | undefined>} by language */
 let known = {}
 let language = () => "en"
+/** @type {Map<string, string>} English by a text of our templates in any language */
+let english = new Map()
 
 /**
  * @param {Record<string, Words | undefined>} words by language
@@ -20,6 +23,8 @@ let language = () => "en"
 export function learn(words, current) {
     known = words
     language = current
+    const templates = Object.values(words).flatMap((one) => Object.entries(one?.templates ?? {}))
+    english = new Map(templates.flatMap(([key, text]) => [[key, key], /** @type {const} */ ([text, key])]))
 }
 
 /**
@@ -51,6 +56,25 @@ export function translatedLines(english) {
         .split("\n")
         .map((line) => (line.length > LONGEST ? line : (formOf(line, words) ?? line)))
         .join("\n")
+}
+
+/**
+ * Returns the English of a text of our templates in any language, another text as it is.
+ * @param {string} text
+ */
+export function englishOf(text) {
+    return english.get(text) ?? text
+}
+
+/**
+ * Translates a text of our templates from any language, if each of its lines is ours.
+ * @param {string} text
+ */
+export function saidHere(text) {
+    const lines = text.split("\n")
+    if (!lines.every((line) => !line || english.has(line))) return text
+    const here = known[language()]?.templates ?? {}
+    return lines.map((line) => here[englishOf(line)] ?? englishOf(line)).join("\n")
 }
 
 /** Sentences of errors and reports, and the server's others, which stand in them. Those that say most come first. */

@@ -13,7 +13,18 @@ from higgs_tts.engine.audio import pcm
 from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.prompt.tags import TextGuard
 from higgs_tts.engine.speech.result import FLAWS
-from higgs_tts.tests.translations import DIGESTS, LANGUAGES, LOCALES, SERVER, digests, english, stale, translations
+from higgs_tts.tests.translations import (
+    DIGESTS,
+    LANGUAGES,
+    LOCALES,
+    SERVER,
+    TEMPLATES,
+    digests,
+    english,
+    stale,
+    template_texts,
+    translations,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
@@ -90,6 +101,13 @@ def test_nothing_stays_english_but_names(said, language):
     assert same <= SAME | SHARED.get(language, set())
 
 
+def test_a_text_of_a_template_is_found_in_whatever_language_it_was_saved():
+    said = [(keys[-1], text) for one in LANGUAGES for keys, text in translations(one).items() if keys[:3] == TEMPLATES]
+    texts = {text: text for text in template_texts()}
+    for key, text in said:
+        assert texts.setdefault(text, key) == key and "\n" not in text
+
+
 def test_comfyui_s_folders_and_files():
     assert sorted(path.name for path in LOCALES.iterdir()) == sorted(LANGUAGES)
     for language in LANGUAGES:
@@ -110,7 +128,6 @@ def server_sentences(schemas, server_routes, load_module, comfy, tmp_path):
         load_module("sheet.takes").VOICELESS,
         *FLAWS.values(),
         *_options(schemas, load_module),
-        *_needs(),
     ]
 
 
@@ -188,14 +205,6 @@ def _options(schemas, load_module):
             yield from [socket.placeholder] if hasattr(socket, "placeholder") else []
             yield from socket.options if socket.kind == "Combo" and socket.args[0] not in ("voice", "clip") else []
         yield load_module("library.clip_files").LINKED
-
-
-def _needs():
-    """Yield the titles and labels of templates and blueprints that say what is needed before the run."""
-    for path in (*ROOT.glob("workflows/*.json"), *ROOT.glob("subgraphs/*.json")):
-        for node in json.loads(path.read_text(encoding="utf-8"))["nodes"]:
-            labels = [socket.get("label", "") for socket in node["inputs"]]
-            yield from (said for said in (node.get("title", ""), *labels) if ": " in said)
 
 
 @every_language

@@ -15,6 +15,7 @@ from higgs_tts.tests.translations import (
     LANGUAGES,
     MESSAGES,
     SERVER,
+    TEMPLATES,
     VALUE,
     error_texts,
     sources,
@@ -85,5 +86,5 @@ def test_every_translated_message_is_still_in_the_code():
 def test_nodes_are_called_as_on_the_page(language):
     known = translations(language)
     names = {text for keys, text in known.items() if keys[0] == "nodeDefs" and keys[-1] == "display_name"}
-    messages = " ".join(text for keys, text in known.items() if keys[:3] == MESSAGES)
-    assert {*re.findall("[“「‘«„]\\s?(Higgs.*?)\\s?[”」’»“]", messages)} <= names
+    said = " ".join(text for keys, text in known.items() if keys[:3] in (MESSAGES, TEMPLATES))
+    assert {*re.findall("(?:[“「‘«„]|\\*\\*)\\s?(Higgs.*?)\\s?(?:[”」’»“]|\\*\\*)", said)} <= names

@@ -155,7 +155,8 @@ def test_workflows_use_no_deprecated_nodes(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_do_not_overlap_and_the_note_links_existing_help(name):
-    nodes = graph(name)["nodes"]
+    saved = graph(name)
+    nodes, groups = saved["nodes"], saved["groups"]
     boxes = [(*node["pos"], *map(sum, zip(node["pos"], node["size"], strict=True))) for node in nodes]
     for place, (left, top, right, bottom) in enumerate(boxes):
         for other in boxes[:place]:
@@ -166,6 +167,7 @@ def test_nodes_do_not_overlap_and_the_note_links_existing_help(name):
     (note,) = [node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote"]
     assert note.startswith("# ") and "question mark" not in note and "?" not in note
     assert "`" not in note, "code has its theme's own colour on the note's"
+    assert not groups, "the page translates no titles of groups"
 
 
 @pytest.mark.parametrize("name", NAMES)
