@@ -8,7 +8,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "registry.md").read_text(encoding="utf-8")
-LIMIT = 46e6  # bytes
+LIMIT = 47e6  # bytes
 
 # The first seven are known from what the registry has told publishers, the rest are what such scans look for.
 PATTERNS = {
