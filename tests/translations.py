@@ -52,6 +52,7 @@ MESSAGES = ("main", "higgsTTS", "messages")  # errors and reports, of which the 
 TEMPLATES = ("main", "higgsTTS", "templates")  # what workflows and blueprints say, a line of a note each
 _NOT_IN_COMFYUI = ("tools", "serve", "terminal.py")
 VALUE = "\u2039value\u203a"  # in place of a value
+_OF_SERVERS = ("Broken", "Busy", "Failing", "Lost", "Refusal", "TimedOut")  # errors that continue a server's name
 
 
 def page_sentences() -> list[str]:
@@ -91,9 +92,10 @@ def sources() -> list[Path]:
 def error_texts() -> set[str]:
     """Return the sentences of errors, as far as the code writes them where it raises them, with a word for values."""
     calls = (call for path in sources() for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    found = [call for call in calls if isinstance(call, ast.Call) and call.args]
-    errors = [call.args[0] for call in found if isinstance(call.func, ast.Name) and call.func.id == "HiggsError"]
-    return {text for error in errors for text in _forms(error) if text.replace(VALUE, "").strip(" :.")}
+    found = [call for call in calls if isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Name)]
+    begins = {"HiggsError": "", **dict.fromkeys(_OF_SERVERS, f"{VALUE} ")}
+    texts = {begins[call.func.id] + text for call in found if call.func.id in begins for text in _forms(call.args[0])}
+    return {text for text in texts if text.replace(VALUE, "").strip(" :.")}
 
 
 def _forms(node: ast.AST) -> list[str]:

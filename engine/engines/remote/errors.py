@@ -33,24 +33,26 @@ class Lost(HiggsError):
 def error_of(answer: Answer, variable: str) -> HiggsError:
     """Return the error for a response other than 200. variable: environment variable of the key."""
     status, message = answer.status, _message_of(answer)
-    because = f": {message.rstrip('.')}." if message else f" (HTTP {status})."
+    because = f": {message.rstrip('.')}" if message else f" (HTTP {status})"
     if status in (401, 403):
-        return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
+        return Lost(f"refused the key{because}. Put the correct key into the environment variable {variable}.")
     if status in (404, 405):
-        return Lost(f"has no such model, voice or path{because}")
+        return Lost(f"has no such model, voice or path{because}.")
     if status == 503 and _code(answer) == "out_of_memory":
-        return Failing(f"failed{because}")
+        return Failing(f"failed{because}.")
     if status in (429, 503):
-        return Busy(f"is busy{because}", _rest(answer))
+        return Busy(f"is busy{because}.", _rest(answer))
     if status in (502, 504):
-        return Busy(f"could not be reached through its gateway{because}")
+        return Busy(f"could not be reached through its gateway{because}.")
     if status >= 500:
-        return Failing(f"failed{because}")
+        return Failing(f"failed{because}.")
     if 300 <= status < 400:
         return Lost(f"has moved to {str(answer.headers.get('Location', 'elsewhere'))[:100]}. Enter that address.")
     if status == 413:
-        return Refusal(f"refused the call as too large{because} Use a shorter reference clip or smaller chunk_seconds.")
-    return Refusal(f"refused the call{because}")
+        return Refusal(
+            f"refused the call as too large{because}. Use a shorter reference clip or smaller chunk_seconds."
+        )
+    return Refusal(f"refused the call{because}.")
 
 
 def failing(error: object) -> Failing:
