@@ -26,6 +26,7 @@ def uncollected() -> Iterator[None]:
         with _lock:
             _pauses -= 1
             if not _pauses and _was_enabled:
-                gc.freeze()  # sets back the counts of allocations that a collection follows
-                gc.unfreeze()
+                if not gc.get_freeze_count():  # or what was frozen would be collected from now on
+                    gc.freeze()  # sets back the counts of allocations that a collection follows
+                    gc.unfreeze()
                 gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -92,6 +93,7 @@ def serve(
         except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
+        gc.unfreeze()
         speaker.close()
         end.cancel()
 
@@ -130,6 +132,8 @@ async def warm_up(speaker: SpeakerThread, folder: VoiceFolder) -> None:
     speaker.speak(SpeechJob("Ready.", spoken.set_result, voices, params, hear=lambda wav: None))
     if isinstance(ended := await asyncio.wrap_future(spoken), BaseException):
         raise ended
+    gc.collect()
+    gc.freeze()  # a full collection of an engine's 200,000 objects would hold all streams for a fifth of a second
 
 
 async def _run(

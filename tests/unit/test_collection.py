@@ -61,3 +61,13 @@ def test_collection_that_was_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_a_server_froze_stays_frozen():
+    gc.freeze()
+    try:
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() and gc.isenabled()
+    finally:
+        gc.unfreeze()

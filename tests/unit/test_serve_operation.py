@@ -1,6 +1,7 @@
 """Operation of a server: metrics, access log, limit of seconds, and a graceful stop."""
 
 import asyncio
+import gc
 import itertools
 import json
 import logging
@@ -378,9 +379,10 @@ class TestReady:
         speaker = SpeakerThread(engine)
         try:
             asyncio.run(warm_up(speaker, VoiceFolder(tmp_path)))
-            assert not speaker.speaking
+            assert not speaker.speaking and gc.get_freeze_count()
         finally:
             speaker.close()
+            gc.unfreeze()
         (job,) = begun
         assert job.voices[""].codes.shape[1] == 8 and job.params.max_frames == 25
 
@@ -391,6 +393,7 @@ class TestReady:
             asyncio.run(warm_up(speaker, VoiceFolder(tmp_path)))
         finally:
             speaker.close()
+            gc.unfreeze()
         assert "The voice 'default' cannot be used" in caplog.text
 
     def test_what_speaking_raises_ends_the_start(self, engine):
