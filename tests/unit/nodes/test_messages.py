@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from higgs_tts.engine import TARGETS, SpeechResult, master
+from higgs_tts.engine import TARGETS, SpeechResult, TrainProgress, TrainReport, master
 from higgs_tts.engine.book.report import BookFile, BookProgress
+from higgs_tts.engine.finetune.audition import _DEAF, _REMEDY, USES, Trial
 from higgs_tts.engine.speech.result import FLAWS, DoubtfulWords, Retried, outcome
 from higgs_tts.engine.speech.verdict import DOUBTS
 from higgs_tts.tests.translations import (
@@ -60,6 +64,28 @@ def test_every_line_of_a_report_is_translated(keys, load_module):
     ]
     parts = {part for report in reports for part in untranslated(report, keys)}
     assert parts == {"x"}, "of a voice's warning"
+
+
+def test_every_line_about_a_training_is_translated(keys, load_module):
+    entries = [{"strength": 1.0, "words": 103, "wrong": [7, 18], "endless": False, "likeness": 0.84}]
+    entries += [{**entries[0], "strength": 0.65, "endless": True}, {**entries[0], "strength": 0.3}]
+    step = {"step": 41, "loss": 5.2, "ends": 1.1, "held_out": 5.3, "held_out_ends": 1.2}
+    history = [step | {"trials": entries[:count]} for count in (1, 2, 3)]
+    trial = Trial(
+        0.65, SpeechResult(torch.zeros(1), torch.zeros(0, 8).long(), 0.5, 2, "end of speech"), "", 103, (7, 18)
+    )
+    untouched = {key: value for key, value in entries[0].items() if key != "likeness"}
+    warnings = [f"{use}, 18 of 103 words are wrong. Without the LoRA, 4 are. {_REMEDY}" for use in USES]
+    speech = "8.7 minutes of speech in 145 clips"
+    refused = {"a.wav": "It is silent."}
+    report = TrainReport(Path("anna"), speech, refused, 41, untouched, history, 9.0, trial, [*warnings, _DEAF])
+    model = SimpleNamespace(model=SimpleNamespace(label="higgs"))
+    stages = [("Learning", math.nan, math.nan), ("Learning", 5.2, math.nan), ("Learning", 5.2, 60.0)]
+    stages += [("Listening", math.nan, seconds) for seconds in (math.nan, 60.0)]
+    progress = [str(TrainProgress(stage, 41, 246, loss, seconds)) for stage, loss, seconds in stages]
+    told = [load_module("train")._describe(report, model), *progress, str(TrainProgress("Reading clip 1 of 3"))]
+    parts = {part for text in told for part in untranslated(text, keys)}
+    assert parts == {"It is silent."}, "of a clip's refusal"
 
 
 def test_every_translated_message_is_still_in_the_code():
