@@ -22,6 +22,7 @@ from ..engines.engine import Engine
 from ..files.file_list import sole_writer
 from ..speech.result import duration
 from ..talker import FAMILIES
+from ..words.transcribe import load_whisper
 from . import lessons
 from .adapter_writer import PEFT_PREFIX, check_place, write_adapter
 from .audition import STRENGTHS, Audition, Trial
@@ -130,7 +131,7 @@ def train(
         place: A folder of clips, or one recording. See `find_recordings`.
         out: The LoRA's place. A folder beside it, ending in .training, keeps the clips' codes and the state.
         params: Settings. See `TrainParams`.
-        whisper: Whisper's folder, for clips without a transcript.
+        whisper: Whisper's folder, for clips without a transcript, and to listen to trials.
         on_progress: Called before each clip and step. May raise to stop.
 
     Raises:
@@ -146,6 +147,8 @@ def train(
     with torch.inference_mode(False), sole_writer(work, ".lock"), threads:
         if params.names == "port" and engine.family != "v3":
             raise HiggsError("The transformers port has names for Higgs TTS 3 alone. Choose the names of the model.")
+        if whisper:
+            load_whisper(whisper, engine.device)  # a damaged one is refused now, not in the first trial
         learned = learnable(engine, place, work, whisper, on_progress)
         return _Training(engine, *learned, params, out, work, whisper).run(on_progress)
 

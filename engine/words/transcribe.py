@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ..audio.resample import resample
 from ..checkpoint.catalog import Repo
@@ -21,8 +22,14 @@ from ..files.json_file import read_json
 from ..voice.clip import Wave, check_clip, prepare_clip
 
 HEARS = 16_000  # Hz
-_WEIGHTS = "model.safetensors"
-_FILES = ("*.json", "*.txt", _WEIGHTS)
+_FILES = ("*.json", "*.txt", "model.safetensors")
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+_TOKENIZERS = ("tokenizer.json", "vocab.json")
+_MARKS = ("<|startoftranscript|>", "<|translate|>", "<|transcribe|>", "<|notimestamps|>")
+_ENGLISH_START = 50257  # the first mark's id in models for English alone, which know neither languages nor tasks
+# `tokenizers` raises Exception itself.
+_FAILED = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
+_UNSET = (None, 20)  # tokens at most, where a folder does not say
 WHISPERS = {
     "whisper-small": Repo("openai/whisper-small", "973afd24965f72e36ca33b3055d56a652f456b4d", _FILES, size=970_000_000),
     "whisper-large-v3-turbo": Repo(
@@ -53,7 +60,7 @@ def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], 
 
 def size_of(folder: Path) -> int:
     """Return an upper bound for the bytes of its weights on a GPU. On a CPU they are fp32."""
-    return (folder / _WEIGHTS).stat().st_size
+    return sum(path.stat().st_size for path in _weights(folder))
 
 
 def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
@@ -73,8 +80,7 @@ def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Wave, 
     Raises HiggsError if the folder holds no complete Whisper.
     """
     extractor, tokenizer, model = load_whisper(folder, device)
-    # Saved again by transformers, a Whisper has lost its published prompt. English-only ones know no tasks.
-    given = {"task": "transcribe"} if getattr(model.generation_config, "lang_to_id", None) else {}
+    given = {"task": "transcribe"} if model.generation_config.is_multilingual else {}
 
     @torch.inference_mode()
     def hear(wav: Wave, sample_rate: int) -> str:
@@ -98,29 +104,65 @@ def load_whisper(folder: Path, device: torch.device) -> tuple[Any, Any, Any]:
 
     Raises HiggsError if transformers is missing, or the folder holds no complete Whisper.
     """
+    require_whisper(folder)
     kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
-    classes = [import_optional("transformers", kind) for kind in kinds]
+    extractors, tokenizers, models = (import_optional("transformers", kind) for kind in kinds)
     # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
     dtype = torch.float32 if device.type == "cpu" else "auto"
+    given = {"local_files_only": True, "torch_dtype": dtype}
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise _unusable(folder, f"it has no {_TOKENIZERS[0]}: copy that of the model it was made from")
     try:
-        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
-        return extractor, tokenizer, classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise HiggsError(
-            f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
-        ) from error
+        tokenizer = tokenizers.from_pretrained(folder, local_files_only=True)
+        model, report = models.from_pretrained(folder, **given, output_loading_info=True, ignore_mismatched_sizes=True)
+    except BaseException as error:
+        if type(error) is Exception or isinstance(error, _FAILED):
+            lines = filter(None, map(str.strip, str(error).splitlines()))
+            raise _unusable(folder, next(lines, type(error).__name__)) from error
+        raise
+    if wrong := sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}):
+        raise _unusable(folder, f"its weights lack {wrong[0]}, or have it in another size")
+    _complete(folder, tokenizer, model)
+    return extractors(feature_size=model.config.num_mel_bins), tokenizer, model.eval()
+
+
+def _complete(folder: Path, tokenizer: Any, model: Any) -> None:
+    """Set what `generate` needs. The folder of a fine-tune may lack it, or have that of another Whisper."""
+    settings = model.generation_config
+    start, *tasks, untimed = tokenizer.convert_tokens_to_ids(list(_MARKS))
+    if start != settings.decoder_start_token_id:
+        raise _unusable(folder, "its tokenizer is not this model's: copy tokenizer.json of the model it was made from")
+    settings.no_timestamps_token_id = untimed
+    settings.is_multilingual = getattr(settings, "is_multilingual", start != _ENGLISH_START)
+    if settings.is_multilingual:
+        languages = range(start + 1, tasks[0])
+        settings.lang_to_id = dict(zip(tokenizer.convert_ids_to_tokens(list(languages)), languages, strict=True))
+        settings.task_to_id = dict(zip(("translate", "transcribe"), tasks, strict=True))
+    settings.forced_decoder_ids = None  # of the published models; transformers 4 refuses them beside a task
+    settings.return_timestamps = settings.return_dict_in_generate = False
+    if settings.max_length in _UNSET:
+        settings.max_length = model.config.max_target_positions
+
+
+def _unusable(folder: Path, reason: str) -> HiggsError:
+    return HiggsError(f"{folder} cannot be loaded as Whisper ({reason}). Download it again.")
 
 
 def require_whisper(folder: Path) -> None:
     """Raise HiggsError if a folder holds no Whisper."""
     if not _is_whisper(folder):
         raise HiggsError(
-            f"{folder} holds no Whisper. Choose a folder in transformers' format, with config.json and {_WEIGHTS}."
+            f"{folder} holds no Whisper. Choose a folder in transformers' format, with config.json and {_WEIGHTS[0]}."
         )
 
 
 def _is_whisper(folder: Path) -> bool:
     try:
-        return (folder / _WEIGHTS).is_file() and read_json(folder / CONFIG).get("model_type") == "whisper"
+        return bool(_weights(folder)) and read_json(folder / CONFIG).get("model_type") == "whisper"
     except (HiggsError, OSError):  # not a model's folder, or unreadable
         return False
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Return the files that transformers reads the weights from."""
+    return next(filter(None, ([*folder.glob(pattern)] for pattern in _WEIGHTS)), [])

@@ -109,7 +109,10 @@ class Reader:
         self._weights = {name: tensor.to(device) for name, tensor in tensors.items()}  # not pinned: too large
         layers, heads = whisper.config.decoder_layers, whisper.config.decoder_attention_heads
         upper = [(layer, head) for layer in range(layers // 2, layers) for head in range(heads)]
-        self._heads = [tuple(head) for head in getattr(self._settings, "alignment_heads", None) or upper]
+        given = [tuple(head) for head in getattr(self._settings, "alignment_heads", None) or upper]
+        # A distilled model may name its teacher's.
+        is_own = all(layer < layers and head < heads for layer, head in given)
+        self._heads = given if is_own else upper
         self._most_tokens, self._most_frames = whisper.config.max_target_positions, whisper.config.max_source_positions
 
     def starts(self, text: str, wav: torch.Tensor) -> list[float] | None:
