@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from ..core.errors import HiggsError, shown_name
@@ -14,7 +16,7 @@ from ..prompt.cues import CueTurns, read_cues
 from ..voice.clip import CLIP_SUFFIXES, FILM_SUFFIXES, transcript_of
 
 SOUNDS = (*CLIP_SUFFIXES, *FILM_SUFFIXES)
-_SUBTITLES = (".srt", ".vtt")
+_SUBTITLES = (".srt", ".vtt", ".SRT", ".VTT")
 _FILE_COLUMNS = ("file", "file_name", "audio", "audio_file", "path", "wav", "id", "name", "clip")
 _TEXT_COLUMNS = ("text", "transcript", "transcription", "sentence", "normalized_text")
 _DELIMITERS = ("|", "\t", ";", ",")
@@ -44,15 +46,20 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
     if not place.exists():
         raise HiggsError(f"{place} does not exist. Give a folder with recordings of one voice, or one sound file.")
     files = sorted(place.rglob("*")) if place.is_dir() else [place]
-    sounds = [path for path in files if path.suffix.lower() in SOUNDS and not path.name.startswith(".")]
+    files = [path for path in files if not path.name.startswith(".")]  # macOS leaves a ._name beside each file
+    sounds = [path for path in files if path.suffix.lower() in SOUNDS]
     if not sounds:
         raise HiggsError(f"{place} holds no sound file. Put recordings there, such as .wav, .flac or .mp3 files.")
     tables = {path: read_table(path) for path in files if path.suffix.lower() == ".csv"}
-    texts = {key: text for table in tables.values() for key, text in table.items()}
+    rows: dict[str, list[_TableRow]] = {}
+    for table, held in tables.items():
+        for key, text in held.items():
+            *folders, name = key.split("/")
+            rows.setdefault(name, []).append(_TableRow(table, folders, text))
     recordings, refused = [], {}
     for path in sounds:
         name = str(path.relative_to(place)) if place.is_dir() else path.name
-        text = texts.get(path.name) or texts.get(path.stem) or transcript_of(path)[0]
+        text = _in_tables(path, rows) or transcript_of(path)[0]
         subtitles = next((file for end in _SUBTITLES if (file := path.with_suffix(end)).is_file()), None)
         if text or subtitles is None:
             recordings.append(Recording(name, path, " ".join(text.split())))
@@ -61,15 +68,47 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
             recordings += _by_cues(name, path, subtitles)
         except HiggsError as error:
             refused[name] = f"{subtitles.name}: {error}"
-    known = {key for path in sounds for key in (path.name, path.stem)}
+    known = {key for path in sounds for key in _keys(path)}
     for table, held in tables.items():
-        if missing := [key for key in held if key not in known]:
+        if missing := [key for key in held if key.rpartition("/")[2] not in known]:
             refused[table.name] = f"{len(missing)} of its rows name no sound file here: {shown_name(missing[0])}"
     return recordings, refused
 
 
+@dataclass(frozen=True)
+class _TableRow:
+    table: Path
+    folders: list[str]  # of the file, as the row names it
+    text: str
+
+
+def _in_tables(path: Path, rows: Mapping[str, list[_TableRow]]) -> str:
+    """Return the text of a sound file in tables: of several rows that name it, from the nearest table and folder."""
+
+    def nearness(row: _TableRow) -> tuple[int, int, int]:
+        shared = _shared(row.folders[::-1], path.parent.parts[::-1])
+        return _shared(row.table.parent.parts, path.parent.parts), shared, -len(row.folders)
+
+    for key in _keys(path):
+        if named := [row for row in rows.get(key, ()) if row.text]:
+            return max(named, key=nearness).text
+    return ""
+
+
+def _shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many parts two paths have in common from the start on."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _keys(path: Path) -> tuple[str, str]:
+    return _key(path.name), _key(path.stem)
+
+
 def read_table(path: Path) -> dict[str, str]:
-    """Return file name or stem -> text of a CSV. Without known columns, the first and the last are taken."""
+    """Return the file's name or stem, with folders if there are any, -> text of a CSV.
+
+    Without known columns, the first and the last are taken. Raises HiggsError if rows have more columns than the first.
+    """
     if not (text := _read(path).strip()):
         return {}
     first = text.splitlines()[0]
@@ -77,6 +116,9 @@ def read_table(path: Path) -> dict[str, str]:
     quoting = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL  # LJSpeech has quotes in its texts
     try:
         rows = list(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)))
+        if wide := next((row for row in rows if any(map(str.strip, row[len(rows[0]) :]))), None):
+            columns = f"{len(wide)} columns for {shown_name(wide[0])}, but {len(rows[0])} in the first row"
+            raise csv.Error(f"{columns}, so a text may contain {delimiter!r}")
     except csv.Error as error:
         raise HiggsError(f"{path} cannot be read as CSV ({error}). Save it again as CSV in UTF-8.") from error
     names = [cell.strip().lower() for cell in rows[0]]
@@ -91,7 +133,7 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def _key(cell: str) -> str:
-    return cell.strip().replace("\\", "/").rpartition("/")[2]
+    return unicodedata.normalize("NFC", cell.strip().replace("\\", "/"))  # macOS decomposes names
 
 
 def _read(path: Path) -> str:

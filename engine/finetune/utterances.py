@@ -145,10 +145,10 @@ def _parts(recording: Recording, may_cut: bool) -> Iterator[Recording]:
 
 
 def _key(part: Recording, codec: str) -> str:
-    """Return a name for a part's codes that changes with its file, span and codec."""
+    """Return a name for a part's codes that changes with its file, span and codec, but not with the folder of all."""
     state = part.path.stat()
     words = "" if part.text else "heard"
-    key = f"{part.path.name} {state.st_size} {state.st_mtime_ns} {part.span} {codec} {words}"
+    key = f"{part.name} {state.st_size} {state.st_mtime_ns} {part.span} {codec} {words}"
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 

@@ -1,5 +1,6 @@
 """Recordings to train on: clips and their transcripts in a folder, checked and encoded once."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,41 @@ def test_tables_name_clips_by_file_or_stem(tmp_path, table):
     (tmp_path / "metadata.csv").write_text(table, encoding="utf-8")
     found, refused = find_recordings(tmp_path)
     assert [one.text for one in found] == ["He said no", "Bye."] and not refused
+
+
+def test_clips_of_one_name_keep_their_own_words(tmp_path):
+    """Of tables in several folders, and of one table that names folders."""
+    for place in ("many/a", "many/b", "one/x/a", "one/x/b", "one/b"):
+        sound(tmp_path / place / "1")
+        (tmp_path / place / "metadata.csv").write_text(f"file,text\n1.flac,{place}\n", encoding="utf-8")
+    for table in (tmp_path / "one").rglob("*.csv"):
+        table.unlink()
+    (tmp_path / "one" / "list.csv").write_text("x/a/1.flac|xa\nx/b/1.flac|xb\nb/1.flac|b\n", encoding="utf-8")
+    assert texts(tmp_path / "many") == {str(Path("a", "1.flac")): "many/a", str(Path("b", "1.flac")): "many/b"}
+    assert set(texts(tmp_path / "one").items()) == {
+        (str(Path("x", "a", "1.flac")), "xa"),
+        (str(Path("x", "b", "1.flac")), "xb"),
+        (str(Path("b", "1.flac")), "b"),
+    }
+
+
+def test_files_as_other_systems_leave_them(tmp_path):
+    """Names that macOS decomposes, its hidden files, and suffixes in capitals."""
+    for name in ("e\u0301", "b", "c"):
+        sound(tmp_path / name)
+    (tmp_path / "list.csv").write_text("file,text,,\n\u00e9.flac,Bon.,,\n", encoding="utf-8")
+    (tmp_path / "._list.csv").write_bytes(b"\x00\x05\x16\x07" + bytes(100))
+    (tmp_path / "b.TXT").write_text("Good.", encoding="utf-8")
+    (tmp_path / "c.SRT").write_text("1\n00:00:00,000 --> 00:00:01,000\nCut.\n", encoding="utf-8")
+    found, refused = find_recordings(tmp_path)
+    assert [one.text for one in found] == ["Good.", "Cut.", "Bon."] and not refused
+
+
+def test_a_text_with_a_comma_is_not_cut_at_it(tmp_path):
+    sound(tmp_path / "a")
+    (tmp_path / "list.csv").write_text("file,text\na.flac,Hello, you there\n", encoding="utf-8")
+    with pytest.raises(HiggsError, match=r"list.csv cannot be read as CSV \(3 columns for a.flac, but 2 in"):
+        find_recordings(tmp_path)
 
 
 def test_a_recording_is_cut_by_its_subtitles(tmp_path):
@@ -142,6 +178,19 @@ def test_codes_are_kept_for_the_next_run(tmp_path, codec, monkeypatch):
     keep.write_bytes(b"damaged")
     with pytest.raises(TypeError):  # encodes again
         utterances_of(recordings, codec, CPU, keep)
+
+
+def test_clips_of_one_name_size_and_time_keep_their_own_codes(tmp_path, codec):
+    """As from an archive of clips of one length."""
+    for name in ("amber", "clara"):
+        wav, rate = soundfile.read(BUILT_IN_CLIPS / f"{name}.flac", dtype="float32")
+        (tmp_path / name).mkdir()
+        soundfile.write(tmp_path / name / "1.wav", wav[: 4 * rate], rate)
+        (tmp_path / name / "1.txt").write_text("One two three four five six seven.", encoding="utf-8")
+        os.utime(tmp_path / name / "1.wav", (0, 0))
+    recordings = find_recordings(tmp_path)[0]
+    first, second = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors").utterances
+    assert not torch.equal(first.codes, second.codes)
 
 
 def test_whisper_writes_down_a_long_recording_between_its_pauses(tmp_path, codec, monkeypatch):
