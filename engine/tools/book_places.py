@@ -23,7 +23,7 @@ def book_places(given: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
     for path in (book for one in given for book in _books_at(one)):
         name = portable(path.stem) or "book"
         other, _ = places.setdefault(name.casefold(), (path, out / name))
-        if other is not path:
+        if other.resolve() != path.resolve():  # a book may be given twice, as a file and in its folder
             raise HiggsError(f"{other} and {path} would be written to the same folder, {out / name}. Rename one.")
     return list(places.values())
 
@@ -31,7 +31,8 @@ def book_places(given: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
 def _books_at(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    if not (books := sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES)):
+    files = [one for one in path.iterdir() if not one.name.startswith(".")]  # macOS leaves a ._name beside each
+    if not (books := sorted(one for one in files if one.suffix.lower() in SUFFIXES)):
         raise HiggsError(f"{path} has no books. Choose a folder with files ending in {', '.join(SUFFIXES)}.")
     return books
 

@@ -3,6 +3,7 @@
 import pytest
 from higgs_tts.engine import terminal
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.tools.book_places import book_places
 
 COMMON = ["--device", "cpu", "--max-frames", "60", "--retries", "0"]
 
@@ -80,6 +81,13 @@ def test_places_that_would_be_shared_or_hold_no_book_are_refused(run, shelf, tmp
     (tmp_path / "empty").mkdir()
     assert run(tmp_path / "empty") == 2 and "empty has no books. Choose a folder with files ending in .txt" in run.told
     assert not run.out.exists()
+
+
+def test_a_book_given_twice_and_files_of_macos_do_no_harm(shelf, tmp_path):
+    (shelf / "._A.txt").write_bytes(b"\x00\x05\x16\x07")
+    once = [(shelf / name, tmp_path / name[0]) for name in ("A.txt", "B.md", "C.txt")]
+    assert book_places([shelf], tmp_path) == once
+    assert book_places([shelf, shelf / "A.txt", shelf / ".." / "shelf" / "B.md"], tmp_path) == once
 
 
 def test_credits_and_details_are_those_of_each_book(run, shelf):
