@@ -120,7 +120,7 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises HiggsError naming a missing shard.
     """
-    present = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
+    present = {path.name: path for path in sorted(folder.glob("[!.]*.safetensors"))}  # no ._ files of macOS
     single = present.get("model.safetensors")
     if (folder / INDEX).is_file():
         named = sorted(set(index_map(folder).values()))

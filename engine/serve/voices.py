@@ -97,7 +97,8 @@ class VoiceFolder:
         files = {}
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES):
+                is_voice = path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES, *FILM_SUFFIXES)
+                if is_voice and not path.name.startswith("._"):  # macOS leaves one beside each file
                     files[_key(path.stem)] = path
         return files
 

@@ -100,14 +100,14 @@ def next_output(pattern: str, suffix: str) -> Path:
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder. Like ComfyUI, follows links."""
+    """Yield the files below a folder, but for the ._ files of macOS. Like ComfyUI, follows links."""
     seen = set()
     for folder, below, names in os.walk(root, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:  # a link to one of its own parents
             below.clear()
             continue
         seen.add(real)
-        yield from (Path(folder, name) for name in names)
+        yield from (Path(folder, name) for name in names if not name.startswith("._"))
 
 
 def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:

@@ -92,6 +92,13 @@ def test_a_missing_shard_is_noticed_without_an_index(tmp_path, held):
         weight_files(tmp_path)
 
 
+def test_files_that_macos_leaves_are_no_shards(tmp_path, held):
+    shard(tmp_path, held)
+    (tmp_path / INDEX).unlink()
+    (tmp_path / "._model-00001-of-00003.safetensors").write_bytes(b"\x00\x05\x16\x07")
+    same(open_folder(tmp_path), held)
+
+
 def test_an_index_of_another_revision_is_ignored(tmp_path, held):
     shard(tmp_path, held)
     for path in tmp_path.glob("model-*"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from higgs_tts.engine import CLIP_SUFFIXES, FILM_SUFFIXES, HiggsError, transcript_of
+from higgs_tts.engine.serve.voices import VoiceFolder
 
 
 @pytest.fixture
@@ -30,6 +31,13 @@ def test_clips_of_every_form_and_films_are_listed(folders, library):
     names = [name.removeprefix("new/of") for name in folders.voices() if name.startswith("new/")]
     assert sorted(names) == sorted([*CLIP_SUFFIXES, *FILM_SUFFIXES, "2.MP4"])
     assert folders.voice_called("new/of.m4a") == library / "new" / "of.m4a"
+
+
+def test_files_that_macos_leaves_are_no_voices(folders, library):
+    (library / "._a.mp3").write_bytes(b"\x00\x05\x16\x07")
+    assert "._a.mp3" not in folders.voices() and "a.mp3" in folders.voices()
+    names = VoiceFolder(library).names()
+    assert "._a" not in names and "a" in names
 
 
 def test_linked_folders_are_searched_once(folders, library, tmp_path, link):
