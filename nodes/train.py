@@ -131,7 +131,7 @@ class HiggsTTSTrainVoice(io.ComfyNode):
             assert report.trial.speech is not None
             speech = audio.of_wave(report.trial.speech.wav[None], SAMPLE_RATE)
             losses = {"loss": [entry["loss"] for entry in report.history]}
-        return io.NodeOutput(adapted, speech, losses, _describe(report, model))
+        return io.NodeOutput(adapted, speech, losses, describe(report, model))
 
 
 def _advanced() -> list[io.Input]:
@@ -211,7 +211,7 @@ def _teller(node_id: str):
     return on_progress
 
 
-def _describe(report: TrainReport, model: AnyModel) -> str:
+def describe(report: TrainReport, model: AnyModel) -> str:
     left_out = [f"{clip} was left out. {why}" for clip, why in report.refused.items()]
     saved = f"Saved as {report.out}."
     return info([f"{report} {saved}"], [*report.warnings, *left_out], (), report.curves(), model.model.label, "")

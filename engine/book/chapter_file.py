@@ -33,13 +33,14 @@ Music = tuple[torch.Tensor, float]
 
 
 class TurnSpeech(NamedTuple):
-    """A turn's speech. Cues, words and doubts are timed from its start."""
+    """A turn's speech. Cues, words and doubts are timed from its start. checked: for each chunk, if its words were."""
 
     gap: float  # seconds of silence before it
     wav: torch.Tensor  # [n]
     cues: list[Cue]
     words: list[Word]
     doubts: list[DoubtfulWords]
+    checked: list[bool]
 
 
 def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) -> list[TurnSpeech]:
@@ -54,7 +55,9 @@ def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) ->
     wavs = [speech.wav[turn.start : turn.stop] for turn in speech.turns]
     spans = [(turn.start / SAMPLE_RATE, turn.stop / SAMPLE_RATE) for turn in speech.turns]
     doubts = [[one.moved(-start) for one in speech.doubts if start <= one.start < stop] for start, stop in spans]
-    return list(map(TurnSpeech, gaps, wavs, within, timed, doubts))
+    chunks = [(chunk.start, chunk.verdict is not None) for chunk in speech.said if chunk.is_spoken]
+    checked = [[own for at, own in chunks if turn.start <= at < turn.stop] for turn in speech.turns]
+    return list(map(TurnSpeech, gaps, wavs, within, timed, doubts, checked))
 
 
 def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
@@ -78,6 +81,7 @@ class ChapterFile:
         self.cues: list[Cue] = []
         self.words: list[Word] = []
         self.doubts: list[DoubtfulWords] = []
+        self.checked: list[bool] = []
         with contextlib.ExitStack() as stack:
             partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
@@ -107,6 +111,7 @@ class ChapterFile:
         self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in turn.cues]
         self.words += moved(turn.words, begin)
         self.doubts += [doubt.moved(begin) for doubt in turn.doubts]
+        self.checked += turn.checked
         self._write(to_int16(turn.wav).numpy())
         self._spans.append((begin, self.seconds))
 

@@ -23,6 +23,7 @@ from ..prompt.script import Turn
 from ..speech.result import DoubtfulWords, Retried, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, srt_of
+from ..speech.verdict import DOUBTS
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
 from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
@@ -92,8 +93,6 @@ class _Narration:
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
-        self._doubts: list[tuple[str, DoubtfulWords]] = []  # with their chapters
-        self._unchecked = self._chunks = 0  # chunks of this run
         self._how = ""
         self._frames = self._peak = 0  # decoded in this run; peak bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # the one being written
@@ -119,6 +118,7 @@ class _Narration:
             files = [BookFile(self._bound, seconds_of(self._folder / self._bound), made)]
         if damaged := self._store.damaged:
             self._warnings[f"{damaged} files in {self._folder / KEPT} could not be read and were spoken again."] = None
+        doubts, checked = self._checks()
         return BookReport(
             self._folder,
             tuple(files),
@@ -129,9 +129,22 @@ class _Narration:
             tuple(self._warnings),
             self._how or "none, as all speech was reused",
             self._peak,
-            tuple(self._doubts),
-            outcome(len(self._doubts), self._unchecked, self._chunks),
+            tuple(doubts),
+            outcome(len(doubts), checked.count(False), len(checked)),
         )
+
+    def _checks(self) -> tuple[list[tuple[str, DoubtfulWords]], list[bool]]:
+        """Return the doubts of all chapters, and for each chunk if its words were checked."""
+        doubts, checked = [], []
+        for one in self._chapters:
+            try:
+                note = self._files.notes[self._names(one)[0]]
+                own = [DoubtfulWords(**doubt) for doubt in note["doubts"] if doubt["kind"] in DOUBTS]
+                checked += map(bool, note["checked"])
+            except (KeyError, TypeError):  # made before notes were kept, or damaged
+                own, checked = [], [*checked, False]
+            doubts += [(one.chapter.title or one.name, doubt) for doubt in own]
+        return doubts, checked
 
     def _names(self, one: PlannedChapter) -> list[str]:
         """Return a chapter's files: sound, subtitles and, if wanted, words. Those of a bound book are temporary."""
@@ -205,8 +218,6 @@ class _Narration:
         speech = self._say(turns, self._params, on_frame)
         self._before += size
         self._retried += speech.retried
-        self._unchecked += speech.unchecked
-        self._chunks += speech.chunks
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
@@ -232,7 +243,6 @@ class _Narration:
     def _finish(self, one: PlannedChapter, file: ChapterFile):
         with write_errors(self._sound(one)):
             file.finish()
-            self._doubts += [(one.chapter.title or one.name, doubt) for doubt in file.doubts]
             self._drop_words(self._sound(one))
         sound, subtitles, *words = self._names(one)
         most = self._settings.srt_words
@@ -243,6 +253,7 @@ class _Narration:
             write_file(self._folder / name, words_json(file.words).encode())
         for name in (sound, subtitles, *words):
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
+        self._files.notes[sound] = {"doubts": list(map(asdict, file.doubts)), "checked": file.checked}
         self._files.write()
         self._tell_file(one, True, file.loudness)
 

@@ -98,8 +98,8 @@ class BookReport:
     warnings: tuple[str, ...]
     how: str
     peak_bytes: int = 0  # peak GPU memory, including the model; 0 on a CPU
-    doubts: tuple[tuple[str, DoubtfulWords], ...] = ()  # of this run, with their chapters; from a chapter's start
-    outcome: str = ""  # of this run's speech, for users
+    doubts: tuple[tuple[str, DoubtfulWords], ...] = ()  # with their chapters; from a chapter's start
+    outcome: str = ""  # of all speech, for users
 
     @property
     def seconds(self) -> float:

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ..core.config import MOST_JSON_BYTES
 from ..core.errors import HiggsError, shown_name
@@ -25,14 +26,15 @@ _LITTLE = 100e6  # bytes; less free space is reported
 class FileList:
     """Manifest: file -> (fingerprint of its input, bytes).
 
-    kind: value of "format", which tells it from other programs' files. damage: the error of an unreadable manifest,
-    which then counts as missing.
+    notes: file -> what else is kept with it, as JSON. kind: value of "format", which tells it from other programs'
+    files. damage: the error of an unreadable manifest, which then counts as missing.
     """
 
     def __init__(self, folder: Path, name: str, kind: str):
         self.folder, self.name, self._kind = folder, name, kind
         self.damage = ""
         self.listed: dict[str, tuple[str, int]] = {}
+        self.notes: dict[str, Any] = {}
         try:
             self.listed = self._read()
         except FileNotFoundError:
@@ -51,11 +53,15 @@ class FileList:
         files = set(files)
         if self.listed.keys() & files:
             self.listed = {file: entry for file, entry in self.listed.items() if file not in files}
+            self.notes = {file: note for file, note in self.notes.items() if file not in files}
             self.write()
 
     def write(self) -> None:
         """Write the manifest. Raises HiggsError if that fails."""
-        entries = {file: {"fingerprint": known, "bytes": size} for file, (known, size) in sorted(self.listed.items())}
+        entries: dict[str, dict[str, Any]] = {}
+        for file, (known, size) in sorted(self.listed.items()):
+            note = {"note": self.notes[file]} if file in self.notes else {}
+            entries[file] = {"fingerprint": known, "bytes": size, **note}
         text = json.dumps({"format": self._kind, "files": entries}, indent=1, ensure_ascii=False)
         write_file(self.folder / self.name, text.encode())
 
@@ -73,6 +79,8 @@ class FileList:
             if longest > _MOST_NAME or len(file) > _MOST_PATH:
                 raise ValueError(f"no file is called {shown_name(file)}")
             entries[file] = known, size
+            if "note" in entry:
+                self.notes[file] = entry["note"]
         return entries
 
 

@@ -45,6 +45,7 @@ from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
 from higgs_tts.engine.prompt.script import read_pauses
 from higgs_tts.engine.speech import attempts
+from higgs_tts.engine.speech.result import DoubtfulWords
 from higgs_tts.engine.words.estimate import estimate
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -772,6 +773,32 @@ def test_a_damaged_list_counts_as_absent(tmp_path):
     (tmp_path / "book.json").write_text("{", encoding="utf-8")
     report = narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
+
+
+def test_doubts_of_finished_chapters_are_told_again(engine, tmp_path, monkeypatch):
+    doubt, real = DoubtfulWords("missing", "It goes on", 0.1, 0.2), SpeechResult.doubts
+    book = read_book_text(TEXT, "Book")
+    with monkeypatch.context() as patch:
+        patch.setattr(SpeechResult, "doubts", property(lambda speech: (*real.fget(speech), doubt)))
+        first = narrate(engine, book, tmp_path, params=PARAMS)
+    assert len(first.doubts) == 1 and first.outcome == "Spoken to the end; 1 place is doubtful."
+    again = narrate(engine, book, tmp_path, params=PARAMS)
+    assert not any(file.made for file in again.files)
+    assert (again.doubts, again.outcome) == (first.doubts, first.outcome)
+    assert str(first.doubts[0][1]) in again.messages[-1]
+
+
+@pytest.mark.parametrize("note", [None, {}, {"doubts": [{"kind": "x"}], "checked": 3}, {"doubts": [[]], "checked": []}])
+def test_a_chapter_without_its_doubts_counts_as_not_checked(tmp_path, note):
+    voice, book = {"": Voice(torch.zeros(50, 8).long(), "A.")}, read_book_text(TEXT, "Book")
+    narrate(Robot(), book, tmp_path, voice)
+    listed = json.loads((tmp_path / "book.json").read_text(encoding="utf-8"))
+    for entry in listed["files"].values():
+        entry["note"] = note
+    (tmp_path / "book.json").write_text(json.dumps(listed), encoding="utf-8")
+    report = narrate(Robot(), book, tmp_path, voice)
+    assert not any(file.made for file in report.files) and report.doubts == ()
+    assert report.outcome == "Spoken to the end, not checked."
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "/".join("x" * 600), "x" * 100_000])
