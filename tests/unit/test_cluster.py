@@ -1,5 +1,6 @@
 """A book by Ray workers: the same bytes, whichever worker dies. Some tests run without Ray."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -49,6 +50,11 @@ def about(model, machine, process):
 
 class TestWorker:
     """A single worker, without Ray."""
+
+    @pytest.fixture(autouse=True)
+    def _thawed(self):
+        yield
+        gc.unfreeze()  # what the process of a worker leaves out of collections
 
     def test_a_worker_serves_its_engine_to_whoever_has_the_key_of_the_run(self, config, alone):
         pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
