@@ -153,22 +153,26 @@ class Comfy:
         """Queue `prompt` and wait for its end. `on_event(message)` gets every message on the way."""
         seen: list[dict] = []
         try:
-            queued = asyncio.run(self._follow(prompt, seen, on_event))
+            answer = asyncio.run(self._follow(prompt, seen, on_event))
         except urllib.error.HTTPError as refusal:
             return Outcome(self, prompt, json.loads(refusal.read()), seen, {})
+        # ComfyUI runs what does not depend on refused nodes.
+        refusal = {"node_errors": answer["node_errors"]} if answer["node_errors"] else None
+        queued = answer["prompt_id"]
         # The worker writes the history just after it has told the browser.
         while queued not in (history := self.get(f"/history/{queued}")):
             time.sleep(0.02)
-        return Outcome(self, prompt, None, seen, history[queued])
+        return Outcome(self, prompt, refusal, seen, history[queued])
 
-    async def _follow(self, prompt: dict, seen: list[dict], on_event) -> str:
-        """Queue `prompt`, add its messages to `seen` until it has ended, and return its id."""
+    async def _follow(self, prompt: dict, seen: list[dict], on_event) -> dict:
+        """Queue `prompt`, add its messages to `seen` until it has ended, and return what was answered to it."""
         from aiohttp import ClientSession, WSMsgType  # ComfyUI's own: wherever that runs, it is there
 
         address = f"http://127.0.0.1:{self.port}/ws?clientId={self.client}"
         ends = ("execution_success", "execution_error", "execution_interrupted")
         async with ClientSession() as session, session.ws_connect(address, max_msg_size=0) as events:
-            queued = self.post("/prompt", {"prompt": prompt, "client_id": self.client})["prompt_id"]
+            answer = self.post("/prompt", {"prompt": prompt, "client_id": self.client})
+            queued = answer["prompt_id"]
             while not (seen and seen[-1]["type"] in ends and seen[-1]["data"].get("prompt_id") == queued):
                 message = await events.receive(WAIT)
                 if message.type == WSMsgType.TEXT:
@@ -177,7 +181,7 @@ class Comfy:
                         on_event(seen[-1])
                 elif message.type != WSMsgType.BINARY:  # a preview
                     raise ConnectionError("ComfyUI closed the websocket")
-        return queued
+        return answer
 
     def until(self, condition) -> dict:
         """Return the probe's state of the engines (see probe/) once it meets a condition."""
