@@ -23,7 +23,6 @@ from ..prompt.script import Turn
 from ..speech.result import DoubtfulWords, Retried, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, srt_of
-from ..speech.verdict import DOUBTS
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of
 from ..words.word import MOST_SECONDS, Word, moved, read_words, words_json
@@ -139,9 +138,10 @@ class _Narration:
         for one in self._chapters:
             try:
                 note = self._files.notes[self._names(one)[0]]
-                own = [DoubtfulWords(**doubt) for doubt in note["doubts"] if doubt["kind"] in DOUBTS]
+                own = [DoubtfulWords(**doubt) for doubt in note["doubts"]]
+                "".join(map(str, own))  # fails now if the list is damaged
                 checked += map(bool, note["checked"])
-            except (KeyError, TypeError):  # made before notes were kept, or damaged
+            except (KeyError, TypeError, ValueError):  # made before notes were kept, or damaged
                 own, checked = [], [*checked, False]
             doubts += [(one.chapter.title or one.name, doubt) for doubt in own]
         return doubts, checked

@@ -123,7 +123,7 @@ class Comfy:
         while not self._is_up():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                told = self.log.read_text(errors="replace")
+                told = self.log.read_text(errors="replace", encoding="utf-8")
                 if "already in use" in told:
                     return False
                 raise RuntimeError(f"ComfyUI did not start:\n{told[-4000:]}")
@@ -214,7 +214,7 @@ class Comfy:
         """End it as a crash does, and return the end of its log, with the stacks of its threads."""
         self.process.send_signal(signal.SIGABRT)  # -X faulthandler
         self.process.wait()
-        return self.log.read_text(errors="replace")[-20_000:]
+        return self.log.read_text(errors="replace", encoding="utf-8")[-20_000:]
 
     def stop(self):
         self.process.terminate()
@@ -228,7 +228,7 @@ def lay_out(base: Path) -> None:
     """Create a ComfyUI's folders in `base`, with this pack and the tests' probe as its custom nodes."""
     for folder in ("custom_nodes", "models/higgs_tts", "models/TTS/higgs", "models/voices", "input", "user", "page"):
         (base / folder).mkdir(parents=True)
-    (base / "page" / "index.html").write_text("<!doctype html>")
+    (base / "page" / "index.html").write_text("<!doctype html>", encoding="utf-8")
     (base / "custom_nodes" / "ComfyUI-Higgs-TTS").symlink_to(ROOT, target_is_directory=True)
     shutil.copytree(Path(__file__).parent / "probe", base / "custom_nodes" / "probe")
 

@@ -91,7 +91,7 @@ def held(speaker) -> dict:
     time.sleep(0.5)  # for sockets to close
     gc.collect()
     alive = sum(type(one) is SpeechRequest for one in gc.get_objects())
-    status = pathlib.Path("/proc/self/status").read_text()
+    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
     return {
         "rows": max(speaker.speaking, alive),
         "threads": sum(not one.name.startswith("asyncio_") for one in threading.enumerate()),  # that pool is bounded

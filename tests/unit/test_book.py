@@ -788,7 +788,12 @@ def test_doubts_of_finished_chapters_are_told_again(engine, tmp_path, monkeypatc
     assert str(first.doubts[0][1]) in again.messages[-1]
 
 
-@pytest.mark.parametrize("note", [None, {}, {"doubts": [{"kind": "x"}], "checked": 3}, {"doubts": [[]], "checked": []}])
+_DAMAGED = [
+    {"kind": kind, "text": "the end", "start": start, "end": 2.0} for kind, start in (("missing", "1"), ("lost", 1.0))
+]
+
+
+@pytest.mark.parametrize("note", [None, {}, *({"doubts": [one], "checked": []} for one in ([], {}, *_DAMAGED))])
 def test_a_chapter_without_its_doubts_counts_as_not_checked(tmp_path, note):
     voice, book = {"": Voice(torch.zeros(50, 8).long(), "A.")}, read_book_text(TEXT, "Book")
     narrate(Robot(), book, tmp_path, voice)

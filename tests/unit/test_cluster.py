@@ -261,7 +261,7 @@ def test_a_book_is_the_same_to_the_byte_after_a_worker_dies(tmp_path):
     command = [sys.executable, "benchmarks/ray_book.py", "--actors", "2", "--minutes", "0.5", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(out.read_text())["ray_book"]
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["ray_book"]
     assert (row["actors"], row["killed"], row["lost"], row["same_bytes"]) == (2, 1, 0, True)
     assert row["files"] > 8 and any(
         "died; the other workers took over its part" in warning for warning in row["warnings"]

@@ -54,7 +54,7 @@ def qwen3_greedy(engine, prompt, rows):
     from transformers import Qwen3Config, Qwen3Model
 
     folder = engine.checkpoint.folder
-    config = json.loads((folder / "config.json").read_text())["text_config"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))["text_config"]
     file = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
     keys = ("vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
             "intermediate_size rms_norm_eps").split()  # fmt: skip
@@ -286,7 +286,7 @@ def test_unwritable_files_are_reported_before_the_work(tmp_path, capsys, monkeyp
     monkeypatch.setattr(Engine, "speak", None)
     monkeypatch.setattr(Engine, "encode_voice", None)
     (tmp_path / "dir.wav").mkdir()
-    (tmp_path / "file").write_text("kept")
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
     soundfile.write(tmp_path / "ref.wav", np.zeros(24000), 24000)
     before = (tmp_path / "ref.wav").read_bytes()
     for out in ("dir.wav", "file/a.wav", "a.aac"):
@@ -297,7 +297,7 @@ def test_unwritable_files_are_reported_before_the_work(tmp_path, capsys, monkeyp
     assert main(["tiny", str(tmp_path), "--family", "v3"]) == 2
     assert main(["say", "Hi.", "--out", str(tmp_path / "a.wav"), "--transcript", "Hm."]) == 2
     assert "--voice" in capsys.readouterr().err
-    assert (tmp_path / "ref.wav").read_bytes() == before and (tmp_path / "file").read_text() == "kept"
+    assert (tmp_path / "ref.wav").read_bytes() == before and (tmp_path / "file").read_text(encoding="utf-8") == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dir.wav", "file", "ref.wav"]
 
 

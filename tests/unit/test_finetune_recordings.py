@@ -94,7 +94,8 @@ def test_a_recording_is_cut_by_its_subtitles(tmp_path):
     sound(tmp_path / "talk")
     (tmp_path / "talk.srt").write_text(
         "00:00:00,000 --> 00:00:01,000\nOne,\n\n00:00:01,500 --> 00:00:03,000\ntwo.\n\n"
-        "00:00:04,500 --> 00:00:05,000\nThree.\n\n00:00:06,000 --> 00:00:20,000\nLong.\n"
+        "00:00:04,500 --> 00:00:05,000\nThree.\n\n00:00:06,000 --> 00:00:20,000\nLong.\n",
+        encoding="utf-8",
     )
     found, _ = find_recordings(tmp_path / "talk.flac")
     assert [(one.text, one.span) for one in found] == [
@@ -113,7 +114,8 @@ def test_what_is_wrong_in_a_folder_is_named(tmp_path):
         find_recordings(tmp_path / "empty")
     sound(tmp_path / "two")
     (tmp_path / "two.srt").write_text(
-        "1\n00:00:00,000 --> 00:00:01,000\nANNA: Hi.\n\n2\n00:00:01,000 --> 00:00:02,000\nBEN: Ho.\n"
+        "1\n00:00:00,000 --> 00:00:01,000\nANNA: Hi.\n\n2\n00:00:01,000 --> 00:00:02,000\nBEN: Ho.\n",
+        encoding="utf-8",
     )
     (tmp_path / "list.csv").write_text("file,text\nmissing.wav,Hello.\n", encoding="utf-8")
     found, refused = find_recordings(tmp_path)

@@ -315,7 +315,7 @@ def test_a_byte_order_mark_is_ignored(v3, tmp_path):
 
 def test_a_git_lfs_pointer_for_a_tokenizer_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", encoding="utf-8")
     with pytest.raises(HiggsError, match=r"tokenizer\.json.*git lfs pull"):
         PromptBuilder(path, config("v3"))
 
@@ -327,7 +327,7 @@ def test_a_git_lfs_pointer_for_a_tokenizer_is_refused(tmp_path):
 def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
     with pytest.raises(HiggsError, match=r"tokenizer\.json"):
         PromptBuilder(path, config("v3"))
 

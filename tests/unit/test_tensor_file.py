@@ -32,7 +32,7 @@ def shard(folder, held, shards=3):
         file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
         save_file({name: held[name] for name in names[i::shards]}, folder / file)
         where |= dict.fromkeys(names[i::shards], file)
-    (folder / INDEX).write_text(json.dumps({"weight_map": where}))
+    (folder / INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
     return where
 
 
@@ -109,14 +109,14 @@ def test_an_index_of_another_revision_is_ignored(tmp_path, held):
 
 def test_a_tensor_listed_in_the_index_must_exist(tmp_path, held):
     where = shard(tmp_path, held)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {**where, "a.lost": where["a.half"]}}))
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {**where, "a.lost": where["a.half"]}}), encoding="utf-8")
     with pytest.raises(HiggsError, match=r"a\.lost"):
         open_folder(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}'])
 def test_a_damaged_index_is_named(tmp_path, text):
-    (tmp_path / INDEX).write_text(text)
+    (tmp_path / INDEX).write_text(text, encoding="utf-8")
     with pytest.raises(HiggsError, match=r"index\.json"):
         weight_files(tmp_path)
 
@@ -145,7 +145,7 @@ POINTER = (
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pth", INDEX])
 def test_a_git_lfs_pointer_is_recognised(tmp_path, name):
-    (tmp_path / name).write_text(POINTER)
+    (tmp_path / name).write_text(POINTER, encoding="utf-8")
     with pytest.raises(HiggsError, match=rf"{re.escape(name)}.*git lfs pull.*{re.escape(str(tmp_path))}"):
         open_tensors([tmp_path / name]) if name != INDEX else open_folder(tmp_path)
 

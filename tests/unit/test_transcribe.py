@@ -76,7 +76,7 @@ def test_empty_and_overlong_clips_are_refused(whisper, seconds, told):
 
 def test_whisper_is_found_among_other_folders(whisper, tmp_path):
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text("{}")
+    (tmp_path / "other" / "config.json").write_text("{}", encoding="utf-8")
     (tmp_path / "other" / "model.safetensors").write_bytes(b"")
     assert find_whispers([tmp_path, whisper.parent, tmp_path / "none"]) == {"tiny random": whisper}
     assert size_of(whisper) == (whisper / "model.safetensors").stat().st_size
@@ -112,7 +112,9 @@ def shard(folder):
     files = {key: f"model-0000{1 + at % 2}-of-00002.safetensors" for at, key in enumerate(tensors)}
     for name in set(files.values()):
         save_file({key: tensors[key] for key in tensors if files[key] == name}, folder / name, {"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": files}), encoding="utf-8"
+    )
     (folder / "model.safetensors").unlink()
 
 
@@ -123,7 +125,7 @@ def pickle(folder):
 
 def as_transformers_5(folder):
     extractor = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
-    (folder / "processor_config.json").write_text(json.dumps({"feature_extractor": extractor}))
+    (folder / "processor_config.json").write_text(json.dumps({"feature_extractor": extractor}), encoding="utf-8")
     (folder / "preprocessor_config.json").unlink()
 
 
@@ -165,7 +167,7 @@ def test_a_whisper_without_a_generation_config_writes_to_the_end(whisper, tmp_pa
 
 
 DAMAGED = {
-    "tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), ""),
+    "tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{", encoding="utf-8"), ""),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "it has no tokenizer.json: copy that of"),
     "newer tokenizer": (lambda folder: rewrite(folder / "tokenizer.json", model={"type": "Later"}), ""),
     "another tokenizer": (

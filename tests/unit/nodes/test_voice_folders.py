@@ -27,7 +27,7 @@ def test_voices_with_and_without_a_transcript_are_listed(folders, library):
 def test_clips_of_every_form_and_films_are_listed(folders, library):
     (library / "new").mkdir()
     for suffix in (*CLIP_SUFFIXES, *FILM_SUFFIXES, "2.MP4", ".txt", ".png", ".mid"):
-        (library / "new" / f"of{suffix}").write_text("")
+        (library / "new" / f"of{suffix}").write_text("", encoding="utf-8")
     names = [name.removeprefix("new/of") for name in folders.voices() if name.startswith("new/")]
     assert sorted(names) == sorted([*CLIP_SUFFIXES, *FILM_SUFFIXES, "2.MP4"])
     assert folders.voice_called("new/of.m4a") == library / "new" / "of.m4a"
@@ -43,7 +43,7 @@ def test_files_that_macos_leaves_are_no_voices(folders, library):
 def test_linked_folders_are_searched_once(folders, library, tmp_path, link):
     elsewhere = tmp_path / "disk"
     (elsewhere / "more").mkdir(parents=True)
-    (elsewhere / "more" / "eve.wav").write_text("eve")
+    (elsewhere / "more" / "eve.wav").write_text("eve", encoding="utf-8")
     link(library / "linked", elsewhere)
     link(elsewhere / "back", library)
     assert [name for name in folders.voices() if "eve" in name] == ["linked/more/eve.wav"]
@@ -52,10 +52,10 @@ def test_linked_folders_are_searched_once(folders, library, tmp_path, link):
 def test_a_voice_name_never_finds_another_voice(folders, library):
     for name in ("cast", "team"):
         (library / name).mkdir(exist_ok=True)
-        (library / name / "anna.wav").write_text(name)
+        (library / name / "anna.wav").write_text(name, encoding="utf-8")
     assert folders.find_voice("team\\anna.wav") == library / "team" / "anna.wav"
     assert folders.find_voice("elsewhere/Cast/Anna.wav") == library / "cast" / "anna.wav"
-    (library / "eve@home.wav").write_text("eve")
+    (library / "eve@home.wav").write_text("eve", encoding="utf-8")
     with pytest.raises(HiggsError, match=r"'eve@work\.wav'"):
         folders.find_voice("eve@work.wav")
     with pytest.raises(HiggsError, match=r"cast/anna\.wav.*team/anna\.wav"):
@@ -75,7 +75,7 @@ def test_built_in_voices_have_transcripts_and_replace_no_missing_voice(folders, 
 def test_uploaded_clips_can_be_chosen_but_not_matched_by_name(folders, library, tmp_path):
     (tmp_path / "input" / "sub").mkdir(parents=True)
     for name in ("me.wav", "sub/You.MP3", "b.wav", "film.mp4", "photo.png"):
-        (tmp_path / "input" / name).write_text(name)
+        (tmp_path / "input" / name).write_text(name, encoding="utf-8")
     assert [name for name in folders.choices() if name not in folders.voices()] == [
         "input/b.wav", "input/me.wav", "input/sub/You.MP3",
     ]  # fmt: skip
