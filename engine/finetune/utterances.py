@@ -31,7 +31,7 @@ from .recordings import Recording
 from .rows import Utterance
 from .two_voices import voice_changes, with_two_voices
 
-Hear = Callable[[Wave, int], str]
+Hear = Callable[[Sequence[Wave], int], list[str]]
 _TWO_VOICES = (
     "Two people seem to speak in it: its pitch and timbre change more than the voice of these clips does. Cut it, and "
     "keep one person's part."
@@ -110,7 +110,7 @@ def _encoder(codec: CodecWeights, device: torch.device) -> Iterator[Callable[[to
 
 
 def _written(hear: Hear | None, wav: Wave, rate: int) -> str:
-    text = hear(wav, rate) if hear is not None else ""
+    text = hear([wav], rate)[0] if hear is not None else ""
     if not text:
         why = "Whisper understands no words in it." if hear else "It has no transcript."
         raise HiggsError(f"{why} Write its words into a .txt file of the same name, or give a Whisper model.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,12 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     """
     check_clip(wav, sample_rate)
     with transcriber(folder, device) as hear:
-        return hear(wav, sample_rate)
+        return hear([wav], sample_rate)[0]
 
 
 @contextlib.contextmanager
-def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Wave, int], str]]:
-    """Yield a function (clip [C, S] or [S], Hz) -> transcript. Whisper is on the device until the end.
+def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Sequence[Wave], int], list[str]]]:
+    """Yield a function (clips [C, S] or [S], Hz) -> their transcripts. Whisper is on the device until the end.
 
     Raises HiggsError if the folder holds no complete Whisper.
     """
@@ -83,11 +84,12 @@ def transcriber(folder: Path, device: torch.device) -> Iterator[Callable[[Wave, 
     given = {"task": "transcribe"} if model.generation_config.is_multilingual else {}
 
     @torch.inference_mode()
-    def hear(wav: Wave, sample_rate: int) -> str:
-        samples = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS)
-        features = extractor(samples.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
-        ids = model.generate(features.to(device, model.dtype), **given)
-        return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
+    def hear(wavs: Sequence[Wave], sample_rate: int) -> list[str]:
+        samples = [resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS).numpy() for wav in wavs]
+        read = extractor(samples, sampling_rate=HEARS, return_tensors="pt", return_attention_mask=True)
+        features, mask = read.input_features.to(device, model.dtype), read.attention_mask.to(device)
+        ids = model.generate(features, attention_mask=mask, **given)  # transformers warns of batches without a mask
+        return [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     try:
         with torch.inference_mode():
@@ -113,8 +115,10 @@ def load_whisper(folder: Path, device: torch.device) -> tuple[Any, Any, Any]:
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise _unusable(folder, f"it has no {_TOKENIZERS[0]}: copy that of the model it was made from")
     try:
-        tokenizer = tokenizers.from_pretrained(folder, local_files_only=True)
-        model, report = models.from_pretrained(folder, **given, output_loading_info=True, ignore_mismatched_sizes=True)
+        with _no_bars():
+            tokenizer = tokenizers.from_pretrained(folder, local_files_only=True)
+            told = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+            model, report = models.from_pretrained(folder, **given, **told)
     except BaseException as error:
         if type(error) is Exception or isinstance(error, _FAILED):
             lines = filter(None, map(str.strip, str(error).splitlines()))
@@ -124,6 +128,19 @@ def load_whisper(folder: Path, device: torch.device) -> tuple[Any, Any, Any]:
         raise _unusable(folder, f"its weights lack {wrong[0]}, or have it in another size")
     _complete(folder, tokenizer, model)
     return extractors(feature_size=model.config.num_mel_bins), tokenizer, model.eval()
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Hide transformers' bars, which would come between lines of progress."""
+    settings = importlib.import_module("transformers.utils.logging")
+    was_shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            settings.enable_progress_bar()
 
 
 def _complete(folder: Path, tokenizer: Any, model: Any) -> None:

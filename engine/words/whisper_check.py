@@ -88,7 +88,9 @@ def misheard(text: str, written: str) -> int:
     return len(expected) - _matched(SequenceMatcher(None, expected, got, autojunk=False))
 
 
-def misheard_in(texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callable[[torch.Tensor, int], str]) -> int:
+def misheard_in(
+    texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callable[[Sequence[torch.Tensor], int], list[str]]
+) -> int:
     """Return how many words of spoken texts, wavs [n] at SAMPLE_RATE, Whisper understands otherwise.
 
     hear: see `transcriber`. It hears several texts at once, which takes it no longer than one.
@@ -100,7 +102,8 @@ def misheard_in(texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callab
             groups.append((before, sound))
             before, sound = "", sound[:0]
         groups.append((f"{before} {text}", F.pad(torch.cat([sound, wav]), (0, round(_PAUSE * SAMPLE_RATE)))))
-    return sum(misheard(text, hear(wav, SAMPLE_RATE)) for text, wav in groups)
+    joined, sounds = zip(*groups, strict=True)
+    return sum(map(misheard, joined, hear(sounds, SAMPLE_RATE)))
 
 
 def _matched(matcher: SequenceMatcher) -> int:

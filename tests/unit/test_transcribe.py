@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 from higgs_tts.engine import HiggsError, find_whispers, transcribe
-from higgs_tts.engine.words.transcribe import WHISPERS, download_whisper, size_of
+from higgs_tts.engine.words.transcribe import WHISPERS, download_whisper, size_of, transcriber
 from higgs_tts.engine.words.whisper import WhisperAligner
 from higgs_tts.tests.whisper_files import write_whisper
 from safetensors.torch import load_file, save_file
@@ -45,6 +45,26 @@ def test_transcribing_leaves_no_model_in_memory(whisper, monkeypatch):
     made.clear()
     gc.collect()
     assert gone() is None
+
+
+def test_several_clips_are_heard_as_if_alone(tmp_path):
+    folder = write_whisper(tmp_path / "keen")
+    weights = load_file(folder / "model.safetensors")
+    keen = {
+        name: 30 * tensor if "conv" in name or "encoder_attn" in name else tensor for name, tensor in weights.items()
+    }
+    save_file(keen, folder / "model.safetensors", {"format": "pt"})
+    time = torch.arange(3 * 44100) / 44100
+    clips = [clip(2.0), 0.5 * torch.sin(1256 * time), torch.sin(18850 * time) * (time % 0.5 > 0.2)]
+    with transcriber(folder, torch.device("cpu")) as hear:
+        alone = [hear([one], 44100)[0] for one in clips]
+        assert len(set(alone)) == 3 and hear(clips, 44100) == alone
+
+
+def test_loading_draws_no_bars_and_leaves_the_setting_to_others(whisper, capfd):
+    transcribe(whisper, clip(2.0), 44100, torch.device("cpu"))
+    assert "Loading" not in capfd.readouterr().err
+    assert transformers.utils.logging.is_progress_bar_enabled()
 
 
 def test_a_half_precision_whisper_transcribes(tmp_path):
