@@ -27,11 +27,13 @@ from ..prompt.lengths import misfit
 from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
 from ..voice.reference import checked_reference, faults
 from ..words.transcribe import transcriber
+from ..words.whisper_check import passages_heard
 from .recordings import Recording
 from .rows import Utterance
 from .two_voices import voice_changes, with_two_voices
 
 Hear = Callable[[Sequence[Wave], int], list[str]]
+_OTHER_WORDS = "The recording's text does not have the words said here. Correct the text."
 _TWO_VOICES = (
     "Two people seem to speak in it: its pitch and timbre change more than the voice of these clips does. Cut it, and "
     "keep one person's part."
@@ -59,42 +61,78 @@ def utterances_of(
     keep: file for codes and transcripts, read first and then written. on_clip(done, all): called before each recording;
     may raise to cancel. Raises HiggsError if a file cannot be written.
     """
-    kept, texts = _kept(keep)
-    held: dict[str, torch.Tensor] = {}
     good: list[Utterance] = []
     changes: list[torch.Tensor] = []  # of the good ones
     refused: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        encode = functools.cache(lambda: stack.enter_context(_encoder(codec, device)))
-        hear = functools.cache(lambda: stack.enter_context(transcriber(whisper, device)) if whisper else None)
+        known = _Known(keep, codec, device, whisper, stack)
         for done, recording in enumerate(recordings):
             on_clip(done, len(recordings))
+            keys: dict[Recording, str] = {}
             try:
-                for part in _parts(recording, whisper is not None):
-                    key = _key(part, codec.config.name)
-                    voice = f"{key} voice"
-                    if not {key, voice} <= kept.keys():
-                        wav, rate = _sound(part)
-                        texts[key] = part.text or _written(hear(), wav, rate)
-                        with one_thread():  # operations on a clip are short
-                            clip, checks = checked_reference(wav, rate)
-                            if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
-                                raise HiggsError(spoiled[0])
-                            kept |= {key: encode()(clip).to(torch.int16), voice: voice_changes(clip)}
-                    held |= {key: kept[key], voice: kept[voice]}
-                    text = part.text or texts[key]
-                    if reason := misfit(text, len(held[key]) / FRAME_RATE):
-                        refused[part.name] = reason
-                    else:
-                        good.append(Utterance(part.name, text, held[key].long()))
-                        changes.append(held[voice])
+                for part in [recording] if known.has(recording) else _parts(recording, whisper is not None):
+                    try:
+                        keys[part] = known.key(part)
+                    except HiggsError as error:
+                        refused[part.name] = str(error)
             except HiggsError as error:
                 refused[recording.name] = str(error)
+            said = [part.text or known.texts[key] for part, key in keys.items()]
+            if recording.text and recording not in keys:
+                said = passages_heard(recording.text, said)
+            for (part, key), text in zip(keys.items(), said, strict=True):
+                codes = known.tensors[key].long()
+                if reason := misfit(text, len(codes) / FRAME_RATE) if text else _OTHER_WORDS:
+                    refused[part.name] = reason
+                else:
+                    good.append(Utterance(part.name, text, codes))
+                    changes.append(known.tensors[_voice(key)])
     _read.cache_clear()
-    write_file(keep, safetensors_bytes(held, {key: texts[key] for key in held if key in texts}))
+    write_file(keep, known.file())
     is_mixed = with_two_voices(changes)
     refused |= {one.name: _TWO_VOICES for one, mixed in zip(good, is_mixed, strict=True) if mixed}
     return CheckedClips(tuple(one for one, mixed in zip(good, is_mixed, strict=True) if not mixed), refused)
+
+
+class _Known:
+    """What is known of recordings and their parts, by key: of an earlier run, or encoded and heard now.
+
+    tensors: codes [T, K] int16, and changes of the voice, see `voice_changes`. texts: words, also those Whisper heard.
+    """
+
+    def __init__(
+        self, keep: Path, codec: CodecWeights, device: torch.device, whisper: Path | None, stack: contextlib.ExitStack
+    ):
+        self.tensors, self.texts = _kept(keep)
+        self._codec = codec.config.name
+        self._used: list[str] = []
+        self._encode = functools.cache(lambda: stack.enter_context(_encoder(codec, device)))
+        self._hear = functools.cache(lambda: stack.enter_context(transcriber(whisper, device)) if whisper else None)
+
+    def has(self, part: Recording) -> bool:
+        """Tell whether nothing needs to be read for `key`."""
+        key = _key(part, self._codec)
+        return {key, _voice(key)} <= self.tensors.keys()
+
+    def key(self, part: Recording) -> str:
+        """Return a part's key, under which all is there then. Raises HiggsError if it is no clip to learn."""
+        key = _key(part, self._codec)
+        if not self.has(part):
+            wav, rate = _sound(part)
+            self.texts[key] = part.text or _written(self._hear(), wav, rate)
+            with one_thread():  # operations on a clip are short
+                clip, checks = checked_reference(wav, rate)
+                if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
+                    raise HiggsError(spoiled[0])
+                self.tensors[key] = self._encode()(clip).to(torch.int16)
+                self.tensors[_voice(key)] = voice_changes(clip)
+        self._used.append(key)
+        return key
+
+    def file(self) -> bytes:
+        """Return what was asked for, as the file for the next run."""
+        tensors = {name: self.tensors[name] for key in self._used for name in (key, _voice(key))}
+        return safetensors_bytes(tensors, {key: self.texts[key] for key in self._used if key in self.texts})
 
 
 @contextlib.contextmanager
@@ -130,18 +168,24 @@ def _sound(part: Recording) -> tuple[Wave, int]:
 
 
 def _parts(recording: Recording, may_cut: bool) -> Iterator[Recording]:
-    """Yield a recording, or if it is long and is to be written down, its parts between pauses."""
-    if recording.text or not may_cut:
-        yield recording
-        return
+    """Yield a recording, or if it is long, its parts between pauses, which Whisper is to write down."""
     wav, rate = _read(recording.path)
-    if wav.shape[-1] <= MAX_CLIP_SECONDS * rate:
+    if recording.span or wav.shape[-1] <= MAX_CLIP_SECONDS * rate:
         yield recording
         return
+    if not may_cut:
+        raise HiggsError(
+            f"It is {wav.shape[-1] / rate:.1f} s long, and a clip has {MAX_CLIP_SECONDS:g} s at most. Choose a Whisper "
+            "model, with which it is cut."
+        )
     for start, stop in pairwise(pause_cuts(torch.as_tensor(wav), rate)):
         if MIN_CLIP_SECONDS <= (stop - start) / rate <= MAX_CLIP_SECONDS:
             name = f"{recording.name} at {start / rate:.1f} s"
-            yield replace(recording, name=name, span=(start / rate, stop / rate))
+            yield replace(recording, name=name, text="", span=(start / rate, stop / rate))
+
+
+def _voice(key: str) -> str:
+    return f"{key} voice"
 
 
 def _key(part: Recording, codec: str) -> str:

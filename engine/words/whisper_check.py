@@ -106,6 +106,29 @@ def misheard_in(
     return sum(map(misheard, joined, hear(sounds, SAMPLE_RATE)))
 
 
+def passages_heard(text: str, heard: Sequence[str]) -> list[str]:
+    """Return the passage of a text that each of these transcripts, one after another, is of. Empty if it is of none."""
+    words, parts = words_of(text), [words_of(one) for one in heard]
+    expected, got = [*map(_plain, words)], [_plain(word) for part in parts for word in part]
+    places: list[tuple[float, float]] = []  # in the words of the text, of each word heard
+    for _, first, stop, start, end in SequenceMatcher(None, expected, got, autojunk=False).get_opcodes():
+        step = (stop - first) / max(1, end - start)
+        places += [(first + step * number, first + step * (number + 1)) for number in range(end - start)]
+    starts, at = [], 0  # characters
+    for word in words:
+        starts.append(at := text.find(word, at))
+        at += len(word)
+    starts.append(len(text))
+    passages, at = [], 0
+    for part, written in zip(parts, heard, strict=True):
+        own = places[at : at + len(part)]
+        at += len(part)
+        passage = text[starts[round(own[0][0])] : starts[round(own[-1][1])]].strip() if own else ""
+        is_said = passage and misheard(passage, written) <= _ALIKE * len(words_of(passage))
+        passages.append(passage if is_said else "")
+    return passages
+
+
 def _matched(matcher: SequenceMatcher) -> int:
     return sum(block.size for block in matcher.get_matching_blocks())
 

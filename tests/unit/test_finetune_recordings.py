@@ -1,5 +1,6 @@
 """Recordings to train on: clips and their transcripts in a folder, checked and encoded once."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_bad_clips_are_left_out_by_name_with_the_reason(tmp_path, codec):
     reasons = {
         "silent": "is silent",
         "short": "too short",
-        "long": "more than 30 s",
+        "long": "30 s at most. Choose a Whisper model",
         "tone": "does not sound like speech",
         "loud": "overdriven",
         "other": "transcript is too short",
@@ -206,6 +207,47 @@ def test_whisper_writes_down_a_long_recording_between_its_pauses(tmp_path, codec
     heard = utterances_of(recordings, codec, CPU, tmp_path / "codes.safetensors", whisper)
     assert len(heard.utterances) >= 3 and all(one.text for one in heard.utterances)
     assert heard.utterances[1].name.startswith("talk.wav at ")
+
+
+def test_a_long_recording_with_its_text_is_cut_and_keeps_the_words_as_written(tmp_path, codec, monkeypatch):
+    """Whisper hears where each part is in the text. What it misspells is right there."""
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    gap = np.zeros(rate // 2, dtype="float32")
+    soundfile.write(tmp_path / "talk.wav", np.concatenate([part for _ in range(6) for part in (wav, gap)]), rate)
+    written = [
+        "“Mr. Kovač left,” she said.",
+        "It was late; nobody spoke.",
+        "Anna and Tomáš went home.",
+        "The end came.",
+    ]
+    (tmp_path / "talk.txt").write_text(f"Chapter One\n\n{' '.join(written)}\n", encoding="utf-8")
+    heard = iter(
+        ["mr kovatch left she said", "it was late nobody spoke", "and what is that supposed to be", "the end game"]
+    )
+
+    @contextlib.contextmanager
+    def transcriber(folder, device):
+        yield lambda wavs, rate: [next(heard) for _ in wavs]
+
+    monkeypatch.setattr(utterances, "transcriber", transcriber)
+    monkeypatch.setattr(utterances, "misfit", lambda text, seconds: "")
+    clips = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors", tmp_path)
+    assert [one.text for one in clips.utterances] == [written[0], written[1], written[3]]
+    ((name, why),) = clips.refused.items()
+    assert name.startswith("talk.wav at ") and "does not have the words" in why
+
+
+def test_a_bad_part_of_a_long_recording_is_left_out_alone(tmp_path, codec, monkeypatch):
+    pytest.importorskip("transformers")
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    tone = (0.3 * np.sin(np.arange(14 * rate) * 0.05)).astype("float32")
+    gap = np.zeros(rate // 2, dtype="float32")
+    soundfile.write(tmp_path / "talk.wav", np.concatenate([wav, gap, wav, gap, tone, gap, wav, gap, wav, gap]), rate)
+    whisper = write_whisper(tmp_path / "models" / "tiny")
+    monkeypatch.setattr(utterances, "misfit", lambda text, seconds: "")
+    heard = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors", whisper)
+    assert len(heard.utterances) == 4 and len(heard.refused) == 1
+    assert all(name.startswith("talk.wav at ") for name in heard.refused)
 
 
 def test_a_clip_in_which_two_people_speak_is_refused(tmp_path, codec):
