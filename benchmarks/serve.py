@@ -96,11 +96,13 @@ def load(given: argparse.Namespace) -> tuple[list[dict], dict]:
 def arrivals(given: argparse.Namespace) -> list[dict]:
     """Return a row for each version and number of calls a second."""
     about, rows = where(given.device), []
-    versions = [("old", given.before, given.before_commit)] if given.before else []
-    for which, root, of in (*versions, ("new", ROOT, about["commit"])):
-        began = time.monotonic()
-        with served("--device", given.device, *(["--model", given.model] if given.model else []), root=root) as port:
-            ready = {"first": "exact", "which": which, "ready_s": round(time.monotonic() - began, 1)}
+    versions = [("old", given.before, given.before_commit, "exact")] if given.before else []
+    versions += [("new", ROOT, about["commit"], first) for first in ("exact", "early")]
+    for which, root, of, first in versions:
+        began, options = time.monotonic(), ["--early"] * (first == "early")
+        options += ["--model", given.model] if given.model else []
+        with served("--device", given.device, *options, root=root) as port:
+            ready = {"first": first, "which": which, "ready_s": round(time.monotonic() - began, 1)}
             for rate in given.rates.split(","):
                 row = called(port, "open", rate, given.seconds, given.frames)
                 rows.append(row | ready | {"gpu": about["gpu"], "commit": of})

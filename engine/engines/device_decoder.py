@@ -69,7 +69,8 @@ class DeviceSession:
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows, rows = loaded.windows(), 0 if runner is None else min(runner.state.batch, stage.rows)
         together = 1 if stage.alone and runner is not None else loaded.windows_together()
-        self._waveform = Waveform(loaded.decoder, loaded.pool, windows, together, serialize=rows < 2)
+        early = loaded.config.early
+        self._waveform = Waveform(loaded.decoder, loaded.pool, windows, together, serialize=rows < 2, early=early)
         if stage.open:
             self._waveform.prepare()
         self._scheduler: Scheduler | None = None

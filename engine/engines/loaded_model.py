@@ -79,7 +79,7 @@ class LoadedModel:
         aligned: Aligned = (),
     ):
         self.context = context
-        self._config, self._aligned = config, aligned
+        self.config, self._aligned = config, aligned
         self._runner: ModelRunner | None = None
         self._prompts: Prefill | None = None
         self._windows: WindowGraphs | None = None
@@ -108,7 +108,7 @@ class LoadedModel:
     def _make_spare(self, device: torch.device):
         """Make a separate pool for everything `trim` frees. A pool returns memory only when destroyed."""
         self.spare = PrivatePool(device)
-        self.prefixes = PrefixCache(self.spare, self._config.prefixes)
+        self.prefixes = PrefixCache(self.spare, self.config.prefixes)
 
     def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
         """Check the talker's logits, and initialise libraries: CUDA's take a third of a second per process."""
@@ -127,7 +127,7 @@ class LoadedModel:
 
     def describe(self, runner: ModelRunner) -> str:
         """Describe the kernels for users, with the reason if the codec's kernel is missing."""
-        weights = f", {self.talker.layers[0].qkv.format} weights" if self._config.weights else ""
+        weights = f", {self.talker.layers[0].qkv.format} weights" if self.config.weights else ""
         return runner.describe() + weights + self._codec_backend
 
     @property
@@ -151,13 +151,13 @@ class LoadedModel:
     def prompts(self) -> Prefill:
         """Return the prefill of all runners, built again after `trim`."""
         if self._prompts is None:
-            self._prompts = open_prefill(self.talker, self._config.kernels, self.spare)
+            self._prompts = open_prefill(self.talker, self.config.kernels, self.spare)
         return self._prompts
 
     def windows(self) -> WindowGraphs | None:
         """Return the captured codec windows on a GPU, built again after `trim`."""
         if self._windows is None and self.pool.device.type == "cuda":
-            self._windows = WindowGraphs(self.decoder, self.pool, captures=self._config.runner != "eager")
+            self._windows = WindowGraphs(self.decoder, self.pool, captures=self.config.runner != "eager")
             for length in reversed(SINGLE_LENGTHS):  # the shorter takes no more memory then
                 self._windows.capture(1, length)
         return self._windows
@@ -170,7 +170,7 @@ class LoadedModel:
 
     def _new_runner(self, rows: int, max_seq_len: int, pool: PrivatePool) -> ModelRunner:
         prompts = self.prompts()
-        return open_runner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts, self._aligned)
+        return open_runner(self.talker, self.config, rows, max_seq_len, pool, self.pool, prompts, self._aligned)
 
     @contextlib.contextmanager
     def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
@@ -211,7 +211,7 @@ class LoadedModel:
 
     def _batch_size(self, count: int, max_seq_len: int) -> int:
         """Return the rows for `count` sequences: the fewest with as few waves as the largest batch that fits."""
-        rows = min(count, self._config.batch or MAX_BATCH, most_rows(self.talker, self._config.kernels))
+        rows = min(count, self.config.batch or MAX_BATCH, most_rows(self.talker, self.config.kernels))
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -225,19 +225,19 @@ class LoadedModel:
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
     def _free_bytes(self) -> int:
-        free, limit = free_bytes(self.pool.device), self._config.memory
+        free, limit = free_bytes(self.pool.device), self.config.memory
         return min(free, int(limit * 1e9) - self.held_bytes) if limit else free
 
     def windows_together(self) -> int:
         """Return the number of codec windows to decode at once beside a batch, as free memory allows."""
         if self.pool.device.type != "cuda":
             return 1
-        free = RESERVE if self._config.memory else free_bytes(self.pool.device)
+        free = RESERVE if self.config.memory else free_bytes(self.pool.device)
         most = (free - RESERVE // 4) // self.decoder.config.decode_bytes(max(LENGTHS))
         return next((count for count in GROUPS if count <= most), 1)
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
-        talker, kernels = self.talker, self._config.kernels
+        talker, kernels = self.talker, self.config.kernels
         sizes = ModelRunner.planned_sizes(
             talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels, self._aligned
         )

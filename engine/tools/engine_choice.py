@@ -37,6 +37,7 @@ def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
         kernels=getattr(args, "kernels", EngineConfig.kernels),
         adapters=tuple(replace(Adapter.parse(text), partial=partial) for text in getattr(args, "lora", None) or ()),
         whisper=getattr(args, "whisper", None),
+        early=getattr(args, "early", False),
     )
 
 

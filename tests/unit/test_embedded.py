@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import transformers
-from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.audio.resample import resample
 from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.checkpoint.find_codec import open_codec
@@ -120,3 +120,21 @@ def test_a_long_text_stays_one_voice_and_whole(say):
     assert hearing.longest_silence(speech.wav) < 0.6
     pitches = [hearing.pitch(part) for part in speech.wav.split(2 * SAMPLE_RATE) if len(part) > SAMPLE_RATE]
     assert len(pitches) >= 3 and max(pitches) < 1.4 * min(pitches)  # a natural voice rises and falls
+
+
+def test_an_early_listener_hears_the_first_sound_five_frames_sooner_and_the_same_codes():
+    said = {}
+    for early in (False, True):
+        events: list[tuple[str, int]] = []
+        listener = Listener(
+            on_frame=lambda done, expected, events=events: events.append(("frames", done)),
+            on_audio=lambda wav, events=events: events.append(("samples", len(wav))),
+        )
+        with Engine(EngineConfig(str(EMBEDDED), device="cpu", early=early)) as engine:
+            speech = engine.speak(TEXT, params=SamplingParams(seed=1), listener=listener)
+        first = next(place for place, (kind, _) in enumerate(events) if kind == "samples")
+        said[early] = speech, events[first][1], next(done for kind, done in events[first:] if kind == "frames")
+    (exact, size, frames), (early, early_size, early_frames) = said[False], said[True]
+    assert size == early_size == 960 and frames - early_frames == 5
+    assert torch.equal(exact.codes, early.codes) and torch.equal(exact.wav[960:], early.wav[960:])
+    assert 0 < (exact.wav[:960] - early.wav[:960]).abs().max() < 1e-4

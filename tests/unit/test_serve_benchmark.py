@@ -45,10 +45,11 @@ def test_arrivals_are_counted_in_two_versions(serve, monkeypatch, capsys, tmp_pa
     out = tmp_path / "serve.json"
     given = ["--open", "--device", "cpu", "--rates", "2", "--seconds", "4", "--frames", "4"]
     before = ["--before", str(ROOT), "--before-commit", "def"]
-    old, new = run(serve, monkeypatch, capsys, out, *given, *before)["open_loop"]
+    old, new, early = run(serve, monkeypatch, capsys, out, *given, *before)["open_loop"]
     assert (old["which"], old["commit"], new["which"], new["commit"]) == ("old", "def", "new", "abc")
-    assert old["calls"] == new["calls"] > 2 and old["failed"] == new["failed"] == 0
-    for row in (old, new):
+    assert [row["first"] for row in (old, new, early)] == ["exact", "exact", "early"] and early["commit"] == "abc"
+    for row in (old, new, early):
+        assert row["calls"] == old["calls"] > 2 and row["failed"] == 0
         assert 0 < row["first_ms_p50"] <= row["first_ms_p95"] <= row["first_ms_p99"]
         assert row["audio_s_per_s"] > 0 and (row["dry"] > 0) == (row["worst_dry_ms"] > 0)
 
