@@ -129,7 +129,7 @@ def heard(*wrong, strength=1.0, **figures):
 
 
 def test_words_count_before_likeness_and_that_before_the_loss():
-    """Differences that may be chance do not count: up to half more than the untouched model, plus two percent."""
+    """Differences that may be chance do not count: up to a quarter more than the untouched model, and 1.5 %."""
     state, untouched = RunState("x", step=1), heard(2, 4).entry()
     ranks = [
         heard(7, 8, likeness=0.7).rank(untouched, 4.0),
