@@ -66,6 +66,7 @@ class DeviceSession:
     def __init__(self, decoder: DeviceDecoder, runner: ModelRunner | None, stage: Stage, peak: Peak):
         self._decoder, self._peak, loaded = decoder, peak, decoder.loaded
         self._checks: dict[Sequence, ChunkCheck | WhisperCheck] = {}  # of incomplete sequences
+        self._unread: list[Sequence] = []  # to be checked: their text is read once the device has their prompt
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows, rows = loaded.windows(), 0 if runner is None else min(runner.state.batch, stage.rows)
         together = 1 if stage.alone and runner is not None else loaded.windows_together()
@@ -103,7 +104,7 @@ class DeviceSession:
     def submit(self, *sequences: Sequence) -> None:
         for sequence in sequences:
             if sequence.checked and self._decoder.make_check is not None:
-                self._checks[sequence] = self._decoder.make_check(sequence)
+                self._unread.append(sequence)
             if sequence.finished:
                 self._sounds[sequence] = self._waveform.sound()
                 self._spoken.append(sequence)
@@ -113,6 +114,7 @@ class DeviceSession:
             self._scheduler.add(sequence, alone=sequence.listened and not self._scheduler.is_busy)
 
     def drop(self, *sequences: Sequence) -> None:
+        self._unread = [sequence for sequence in self._unread if sequence not in sequences]
         for sequence in sequences:
             self._checks.pop(sequence, None)
             if sound := self._sounds.pop(sequence, None):
@@ -141,19 +143,28 @@ class DeviceSession:
     def step(self) -> list[Heard]:
         """Decode windows of codes that are there, or else a step of the scheduler and then its windows."""
         if self._spoken and not self._decoded:
+            self._make_checks()
             sequence = self._spoken.popleft()
             self._sounds[sequence].push(torch.cat(sequence.codes))
             self._decoded.append(sequence)
         if self._decoded:
             self._decode_windows()
         elif self._scheduler is not None and self._scheduler.is_busy:
-            self._take(self._scheduler, self._scheduler.step())
+            outputs = self._scheduler.step()
+            self._make_checks()
+            self._take(self._scheduler, outputs)
             self._decode_windows()  # the device has the next step meanwhile
         else:
             self._waveform.finish()
         self._waveform.poll(wait=bool(self._waveform.awaited))
         self._decoder.require_open()
         return self._outputs()
+
+    def _make_checks(self) -> None:
+        """Read the texts of new sequences, for their checks."""
+        if self._decoder.make_check is not None:
+            self._checks |= {sequence: self._decoder.make_check(sequence) for sequence in self._unread}
+        self._unread.clear()
 
     def _take(self, scheduler: Scheduler, outputs: Outputs) -> None:
         for sequence, frames in outputs:
