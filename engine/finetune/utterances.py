@@ -58,25 +58,28 @@ def utterances_of(
 ) -> CheckedClips:
     """Check recordings and encode them, those without a transcript once Whisper has heard them.
 
-    keep: file for codes and transcripts, read first and then written. on_clip(done, all): called before each recording;
-    may raise to cancel. Raises HiggsError if a file cannot be written.
+    keep: file for codes and transcripts, read first and then written, also if it is stopped. on_clip(done, all): called
+    before each recording or part of one; may raise to stop. Raises HiggsError if a file cannot be written.
     """
     good: list[Utterance] = []
     changes: list[torch.Tensor] = []  # of the good ones
     refused: dict[str, str] = {}
-    with contextlib.ExitStack() as stack:
-        known = _Known(keep, codec, device, whisper, stack)
-        for done, recording in enumerate(recordings):
-            on_clip(done, len(recordings))
+    with _Known(keep, codec, device, whisper) as known:
+        done, count = 0, len(recordings)
+        for recording in recordings:
             keys: dict[Recording, str] = {}
             try:
-                for part in [recording] if known.has(recording) else _parts(recording, whisper is not None):
-                    try:
-                        keys[part] = known.key(part)
-                    except HiggsError as error:
-                        refused[part.name] = str(error)
+                parts = [recording] if known.has(recording) else [*_parts(recording, whisper is not None)]
             except HiggsError as error:
-                refused[recording.name] = str(error)
+                parts, refused[recording.name] = [], str(error)
+            count += len(parts) - 1
+            for part in parts:
+                on_clip(done, count)
+                done += 1
+                try:
+                    keys[part] = known.key(part)
+                except HiggsError as error:
+                    refused[part.name] = str(error)
             said = [part.text or known.texts[key] for part, key in keys.items()]
             if recording.text and recording not in keys:
                 said = passages_heard(recording.text, said)
@@ -87,8 +90,6 @@ def utterances_of(
                 else:
                     good.append(Utterance(part.name, text, codes))
                     changes.append(known.tensors[_voice(key)])
-    _read.cache_clear()
-    write_file(keep, known.file())
     is_mixed = with_two_voices(changes)
     refused |= {one.name: _TWO_VOICES for one, mixed in zip(good, is_mixed, strict=True) if mixed}
     return CheckedClips(tuple(one for one, mixed in zip(good, is_mixed, strict=True) if not mixed), refused)
@@ -98,16 +99,26 @@ class _Known:
     """What is known of recordings and their parts, by key: of an earlier run, or encoded and heard now.
 
     tensors: codes [T, K] int16, and changes of the voice, see `voice_changes`. texts: words, also those Whisper heard.
+    At the end the file has what was asked for; if it is stopped, all.
     """
 
-    def __init__(
-        self, keep: Path, codec: CodecWeights, device: torch.device, whisper: Path | None, stack: contextlib.ExitStack
-    ):
-        self.tensors, self.texts = _kept(keep)
-        self._codec = codec.config.name
+    def __init__(self, file: Path, codec: CodecWeights, device: torch.device, whisper: Path | None):
+        self._file, (self.tensors, self.texts) = file, _kept(file)
+        self._codec, self._stack = codec.config.name, contextlib.ExitStack()
         self._used: list[str] = []
-        self._encode = functools.cache(lambda: stack.enter_context(_encoder(codec, device)))
-        self._hear = functools.cache(lambda: stack.enter_context(transcriber(whisper, device)) if whisper else None)
+        enter = self._stack.enter_context
+        self._encode = functools.cache(lambda: enter(_encoder(codec, device)))
+        self._hear = functools.cache(lambda: enter(transcriber(whisper, device)) if whisper else None)
+
+    def __enter__(self) -> _Known:
+        return self
+
+    def __exit__(self, stopped: type[BaseException] | None, *exc: object) -> None:
+        self._stack.close()
+        _read.cache_clear()
+        names = [*self.tensors] if stopped else [name for key in self._used for name in (key, _voice(key))]
+        words = {name: self.texts[name] for name in names if name in self.texts}
+        write_file(self._file, safetensors_bytes({name: self.tensors[name] for name in names}, words))
 
     def has(self, part: Recording) -> bool:
         """Tell whether nothing needs to be read for `key`."""
@@ -128,11 +139,6 @@ class _Known:
                 self.tensors[_voice(key)] = voice_changes(clip)
         self._used.append(key)
         return key
-
-    def file(self) -> bytes:
-        """Return what was asked for, as the file for the next run."""
-        tensors = {name: self.tensors[name] for key in self._used for name in (key, _voice(key))}
-        return safetensors_bytes(tensors, {key: self.texts[key] for key in self._used if key in self.texts})
 
 
 @contextlib.contextmanager

@@ -237,6 +237,32 @@ def test_a_long_recording_with_its_text_is_cut_and_keeps_the_words_as_written(tm
     assert name.startswith("talk.wav at ") and "does not have the words" in why
 
 
+def test_a_stopped_reading_goes_on_where_it_was(tmp_path, codec, monkeypatch):
+    """Also within a long recording, of which each part counts."""
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    gap = np.zeros(rate // 2, dtype="float32")
+    soundfile.write(tmp_path / "talk.wav", np.concatenate([part for _ in range(6) for part in (wav, gap)]), rate)
+    steps, heard = [], []
+
+    @contextlib.contextmanager
+    def transcriber(folder, device):
+        yield lambda wavs, rate: heard.append(rate) or ["one two three"]
+
+    monkeypatch.setattr(utterances, "transcriber", transcriber)
+    monkeypatch.setattr(utterances, "misfit", lambda text, seconds: "")
+    given = find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors", tmp_path
+
+    def stop(done, count):
+        steps.append((done, count))
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        utterances_of(*given, stop)
+    assert steps == [(0, 4), (1, 4), (2, 4)]
+    assert len(utterances_of(*given).utterances) == len(heard) == 4
+
+
 def test_a_bad_part_of_a_long_recording_is_left_out_alone(tmp_path, codec, monkeypatch):
     pytest.importorskip("transformers")
     wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
