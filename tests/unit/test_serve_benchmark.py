@@ -43,7 +43,7 @@ def test_a_load_is_counted_and_keeps_other_results(serve, monkeypatch, capsys, t
 
 def test_arrivals_are_counted_in_two_versions(serve, monkeypatch, capsys, tmp_path):
     out = tmp_path / "serve.json"
-    given = ["--open", "--device", "cpu", "--rates", "2", "--seconds", "4", "--frames", "4"]
+    given = ["--open", "--device", "cpu", "--rates", "4", "--seconds", "2", "--frames", "4"]
     before = ["--before", str(ROOT), "--before-commit", "def"]
     old, new, early = run(serve, monkeypatch, capsys, out, *given, *before)["open_loop"]
     assert (old["which"], old["commit"], new["which"], new["commit"]) == ("old", "def", "new", "abc")
