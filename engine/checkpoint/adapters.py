@@ -116,21 +116,20 @@ class Adapters:
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def of(self, sources: Sequence[Source], target: torch.Tensor) -> Callable[[], None] | None:
-        """Return a function that merges into `target`, the stacked `sources`, or None if nothing changes it."""
+    def change_any(self, sources: Sequence[Source]) -> bool:
+        return any(source.name in self.changes for source in sources)
+
+    def merges(self, sources: Sequence[Source], target: torch.Tensor) -> list[Callable[[], None]]:
+        """Return functions that merge into `target`, the stacked `sources`, in order. Empty if nothing changes it.
+
+        They are not closures, through which an error would keep the tensors.
+        """
         parts = target.split([source.shape[0] for source in sources])
-        work = [
-            (change, part)
+        return [
+            functools.partial(change.apply, part)
             for one, part in zip(sources, parts, strict=True)
             for change in self.changes.get(one.name, ())
         ]
-        return functools.partial(_merge, work) if work else None
-
-
-def _merge(work: Sequence[tuple[Change, torch.Tensor]]) -> None:
-    """Apply changes to their tensors. Not a closure, through which an error would keep the tensors."""
-    for change, part in work:
-        change.apply(part)
 
 
 def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tuple[Adapters, TensorPlan]:

@@ -23,7 +23,7 @@ from .find_codec import find_codec, first_problems
 from .gguf_file import checkpoint_place, has_file, side_file
 from .open_talker import matrices, open_talker, plan_of, talker_problems
 from .quantised_file import QuantisedFile
-from .talker_layout import Source, TensorPlan
+from .talker_layout import TensorPlan
 from .tensor_file import TensorFile
 from .upload import Job, upload
 
@@ -106,23 +106,23 @@ def load_talker(
         if size := _scratch_bytes(checkpoint, dtype, weights, narrow):
             tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
     for name, sources in checkpoint.plan.parts.items():
-        stored = [key for source in sources for key in source.stored]
         if name == ON_HOST:
-            tensors[name] = _on_host(checkpoint, sources, stored)
+            tensors[name] = _on_host(checkpoint)
             continue
         *rows, width = shape = checkpoint.plan.shape(name)
         format = _format(checkpoint, name, dtype, weights, narrow)
         stored_width = format.row_bytes(width) // format.dtype.itemsize
         with allocate():
             data = tensors[name] = torch.empty(*rows, stored_width, dtype=format.dtype, device=device)
-        whole = data
+        whole, quantize = data, []
         if format.quantize is not None:
             whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-        merge = checkpoint.adapters.of(sources, whole)
-        if format.quantize is not None and merge is None and isinstance(checkpoint.talker, QuantisedFile):
-            _take(checkpoint.talker, stored, data, weights)
+            quantize = [functools.partial(format.quantize, whole, data)]
+        merge = checkpoint.adapters.merges(sources, whole)
+        if quantize and not merge and isinstance(checkpoint.talker, QuantisedFile):
+            _take(checkpoint.talker, checkpoint.plan.stored(name), data, weights)
         else:
-            jobs += _place(checkpoint.talker, stored, whole, _then(merge, format, whole, data))
+            jobs += _place(checkpoint, name, whole, [*merge, *quantize])
     if jobs:
         upload(jobs, device)
     if device.type == "cuda":
@@ -132,51 +132,36 @@ def load_talker(
     return tensors
 
 
-def _on_host(checkpoint: Checkpoint, sources: tuple[Source, ...], stored: list[str]) -> torch.Tensor:
-    """Return a tensor in host memory, backed by the file if it is used unchanged."""
-    file = checkpoint.talker
+def _on_host(checkpoint: Checkpoint) -> torch.Tensor:
+    """Return ON_HOST in host memory, backed by the file if it is used unchanged."""
+    file, sources = checkpoint.talker, checkpoint.plan.parts[ON_HOST]
+    stored = checkpoint.plan.stored(ON_HOST)
     halves = [file.get(key).bfloat16() if file.is_quantised(key) else file.get(key) for key in stored]
     tensor = halves[0] if len(halves) == 1 else torch.cat(halves)
-    if checkpoint.adapters.of(sources, tensor) is None:
-        return tensor
-    tensor = tensor.clone()
-    merge = checkpoint.adapters.of(sources, tensor)
-    assert merge is not None
-    merge()
+    if checkpoint.adapters.change_any(sources):
+        tensor = tensor.clone()
+        for merge in checkpoint.adapters.merges(sources, tensor):
+            merge()
     return tensor
 
 
-def _then(
-    merge: Callable[[], None] | None, format: Format, whole: torch.Tensor, data: torch.Tensor
-) -> Callable[[], None] | None:
-    """Return the function to call once a tensor is in `whole`: merge adapters, then quantise the sum into `data`."""
-    quantize = format.quantize and functools.partial(format.quantize, whole, data)
-    if merge is None or quantize is None:
-        return merge or quantize
-    return functools.partial(_both, merge, quantize)
-
-
-def _both(merge: Callable[[], None], quantize: Callable[[], None]) -> None:
-    merge()
-    quantize()
-
-
-def _place(file: TensorFile, stored: list[str], target: torch.Tensor, then: Callable[[], None] | None) -> list[Job]:
-    """Copy stored tensors, stacked on dimension 0, into `target`, then call `then`.
+def _place(checkpoint: Checkpoint, name: str, target: torch.Tensor, then: Sequence[Callable[[], None]]) -> list[Job]:
+    """Copy the stored tensors of `name`, stacked on dimension 0, into `target`, then call `then`.
 
     On a GPU, returns upload jobs for this instead if all tensors are stored in one piece.
     """
+    file, stored = checkpoint.talker, checkpoint.plan.stored(name)
     spans = [file.span(key) if target.device.type == "cuda" else None for key in stored]
     parts = target.split([file.shapes[key][0] for key in stored])
     if None not in spans:
         jobs = [
             Job(*span, file.dtypes[key], part) for span, key, part in zip(spans, stored, parts, strict=True) if span
         ]
-        return [*jobs[:-1], replace(jobs[-1], then=then)]
+        return [*jobs[:-1], replace(jobs[-1], then=tuple(then))]
     for key, part in zip(stored, parts, strict=True):
         part.copy_(file.get(key, part.device))
-    if then is not None:
-        then()
+    for work in then:
+        work()
     return []
 
 
@@ -229,12 +214,11 @@ def _format(checkpoint: Checkpoint, name: str, dtype: torch.dtype, weights: str,
 
 def _is_bf16(checkpoint: Checkpoint, name: str) -> bool:
     """True for a matrix that the file has in bf16 and no adapter changes."""
-    sources, file = checkpoint.plan.parts[name], checkpoint.talker
-    stored = [key for source in sources for key in source.stored]
+    file, plan = checkpoint.talker, checkpoint.plan
     return (
-        len(checkpoint.plan.shape(name)) == 2
-        and not any(source.name in checkpoint.adapters.changes for source in sources)
-        and not any(file.is_quantised(key) or file.dtypes[key] != torch.bfloat16 for key in stored)
+        len(plan.shape(name)) == 2
+        and not checkpoint.adapters.change_any(plan.parts[name])
+        and not any(file.is_quantised(key) or file.dtypes[key] != torch.bfloat16 for key in plan.stored(name))
     )
 
 

@@ -79,7 +79,7 @@ def plan_of(settings: Settings, talker: TensorFile) -> TensorPlan:
 
 def _equal(talker: TensorFile, plan: TensorPlan) -> bool:
     """True if head and code embedding are equal in the coarser of their dtypes. Quantised ones count as copies."""
-    keys = [[key for source in plan.parts[name] for key in source.stored] for name in ("head_codes", "embed_codes")]
+    keys = [plan.stored(name) for name in ("head_codes", "embed_codes")]
     if any(talker.is_quantised(key) for half in keys for key in half):
         return True
     head, embedding = (torch.cat([talker.get(key) for key in half]) for half in keys)
@@ -94,9 +94,8 @@ def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[
         where = talker.file_of(name) if name in talker.dtypes else str(folder)
         return [f"{where}: tensor {name} belongs to a quantised model, and {why}."]
     strange = [name for name in plan.unexpected if _QUANTISED.search(name)]
-    for name in plan.stored():
-        if not talker.dtypes[name].is_floating_point and not talker.is_quantised(name):
-            strange.append(name)
+    used = [key for name in plan.parts for key in plan.stored(name)]
+    strange += [key for key in used if not talker.dtypes[key].is_floating_point and not talker.is_quantised(key)]
     if strange:
         where = talker.file_of(strange[0])
         return [f"{where}: tensor {strange[0]} belongs to a quantised model, which is not supported."]

@@ -112,8 +112,9 @@ class TensorPlan:
     tied: bool  # the head is tied to the code embedding
     prefix: str  # prefix of the layers' tensors in the files
 
-    def stored(self) -> list[str]:
-        return [name for sources in self.parts.values() for source in sources for name in source.stored]
+    def stored(self, name: str) -> list[str]:
+        """Return a tensor's names in the files, in the order in which they are joined."""
+        return [key for source in self.parts[name] for key in source.stored]
 
     def shape(self, name: str) -> tuple[int, ...]:
         sources = self.parts[name]

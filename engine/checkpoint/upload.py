@@ -30,7 +30,7 @@ class Job:
     offset: int
     dtype: torch.dtype  # as stored
     target: torch.Tensor
-    then: Callable[[], None] | None = None  # called after its last copy is queued; queues work on the same stream
+    then: tuple[Callable[[], None], ...] = ()  # called after its last copy is queued; queues work on the same stream
 
 
 def upload(jobs: list[Job], device: torch.device) -> None:
@@ -88,5 +88,5 @@ def _copy(
     """Start the copy of a finished read and mark its buffer busy until the copy is done."""
     target.copy_(read.result().view(job.dtype), non_blocking=True)
     busy[slot] = end_of_work()
-    if is_last and job.then is not None:
-        job.then()
+    for work in job.then if is_last else ():
+        work()

@@ -25,7 +25,7 @@ def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
         return f"{', '.join(parts)}; expanded to {taken}"
     taken = format_for(checkpoint, taken)
     names = [name for name in plan.parts if is_layer_matrix(name, plan.shape(name)) and name.startswith("layers.0.")]
-    first = [key for name in names for source in plan.parts[name] for key in source.stored if file.is_quantised(key)]
+    first = [key for name in names for key in plan.stored(name) if file.is_quantised(key)]
     worst = max((_rounding(file.packed[key], taken) for key in first), default=0.0)
     rounded = f"rounded once more to {taken}, which changes layer 0 by {worst:.2%}" if worst else "used unchanged"
     return f"{', '.join(parts)}; {rounded}"

@@ -65,7 +65,7 @@ def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
 
     for name in plan.parts:
         matrix = is_layer_matrix(name, plan.shape(name))
-        for key in (key for source in plan.parts[name] for key in source.stored):
+        for key in plan.stored(name):
             if not matrix:
                 entries[key] = Entry(file.dtypes[key], file.shapes[key], lambda key=key: file.get(key))
                 continue
