@@ -45,12 +45,12 @@ class Planner(ABC):
         """Digest of what determines the codes beside voice, text and settings."""
 
     @abstractmethod
-    def knows_tag(self, tag: str) -> bool:
-        """True if the model follows a control tag, according to its files."""
-
-    @abstractmethod
     def check_voice(self, name: str, voice: Voice) -> None:
         """Raise HiggsError if a speaker's voice is of another model."""
+
+    def knows_tag(self, tag: str) -> bool:
+        """True if the model follows a control tag, according to its files."""
+        return self.prompts.follows(tag)
 
     def notes(self) -> tuple[str, ...]:
         return ()
@@ -114,9 +114,6 @@ class CheckpointPlanner(Planner):
     def fingerprint(self) -> str:
         """Digest of weights and precision. With voice, text and settings, it determines the codes."""
         return fingerprint_of(self._checkpoint, self._config)
-
-    def knows_tag(self, tag: str) -> bool:
-        return self.builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
 
     def check_voice(self, name: str, voice: Voice) -> None:
         if voice.codec not in ("", self.codec):

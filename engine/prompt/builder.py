@@ -58,19 +58,12 @@ class PromptBuilder(Prompts):
 
     def __init__(self, tokenizer_path: str | Path, config: ModelConfig, card: ModelCard = ModelCard()):  # noqa: B008
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
-        super().__init__(vocabulary.guard, card.spell_out, card.chunk_seconds)
-        self.config, self._learned = config, card.tags
-        self._family = vocabulary.family
+        super().__init__(vocabulary.guard, card)
+        self.config, self._family = config, vocabulary.family
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._vocabulary.lacks())
-
-    def knows(self, tag: str) -> bool:
-        return self._guard.is_tag(tag)
-
-    def follows(self, tag: str) -> bool:
-        return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def build(
         self,

@@ -42,6 +42,9 @@ class ModelCard:
     sharpness: float = 1.0
     notes: tuple[str, ...] = ()  # problems of the card itself
 
+    def allows(self, tag: str) -> bool:
+        return self.tags is None or tag in self.tags
+
     def warnings(self, text: str) -> tuple[str, ...]:
         """Return warnings about languages and tags in `text` that the checkpoint has not learned: at most one each."""
         return tuple(filter(None, (self._of_languages(text), self._of_tags(text))))

@@ -96,7 +96,7 @@ class TextCheck:
 
     def follows(self, tag: str) -> bool:
         """True if the checkpoint follows a control tag."""
-        return self._guard.is_tag(tag) and (self._card.tags is None or tag in self._card.tags)
+        return self._guard.is_tag(tag) and self._card.allows(tag)
 
     def notes(self, text: str) -> tuple[str, ...]:
         """Return warnings about the whole text: languages that the checkpoint does not speak."""

@@ -12,6 +12,7 @@ from ..core.config import FRAME_RATE, SamplingParams
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..voice.voice import Voice
+from .card import ModelCard
 from .chunking import estimate_seconds
 from .plan import Chunk
 from .said import SaidText
@@ -26,13 +27,10 @@ _LEAST_SECONDS = 2.0  # minimum, however small the context; shorter chunks are n
 
 
 class Prompts(ABC):
-    """Makes prompts for one model. guard: of its tokenizer. table: see `spell_out`.
+    """Makes prompts for one model. guard: of its tokenizer. card: what it has learned."""
 
-    chunk_seconds: longest chunks that it speaks well.
-    """
-
-    def __init__(self, guard: TextGuard, table: str, chunk_seconds: float):
-        self._guard, self._table, self.chunk_seconds = guard, table, chunk_seconds
+    def __init__(self, guard: TextGuard, card: ModelCard):
+        self._guard, self._card, self.chunk_seconds = guard, card, card.chunk_seconds
 
     @abstractmethod
     def build(
@@ -47,9 +45,9 @@ class Prompts(ABC):
         is_rough: return more positions than `text` can take, without its tokens, which take time.
         """
 
-    @abstractmethod
     def follows(self, tag: str) -> bool:
         """True if the model has learned a control tag."""
+        return self._guard.is_tag(tag) and self._card.allows(tag)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
         """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
@@ -57,7 +55,7 @@ class Prompts(ABC):
 
     def spell_out(self, text: str) -> SaidText:
         """Return a text with what the model says of it."""
-        return spell_out(text, self._table)
+        return spell_out(text, self._card.spell_out)
 
     def _content(self, text: str, warn: Callable[[str], None]) -> str:
         """Return the part of `text` that is spoken. Raises HiggsError if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import threading
 import time
 
@@ -30,7 +31,7 @@ pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 from higgs_tts.engine.engines.remote import find, wire
 from higgs_tts.engine.engines.remote.connections import Connections
 from higgs_tts.engine.engines.remote.wire import WirePiece
-from higgs_tts.engine.prompt.card import ModelCard
+from higgs_tts.engine.prompt.card import CARD, ModelCard
 from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.voice.reference import reference_of
 from higgs_tts.tests.speech_servers import running
@@ -41,21 +42,27 @@ SECOND = 24_000
 
 
 @pytest.fixture(scope="module")
-def engine(written):
-    with Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)) as engine:
+def folder(written, tmp_path_factory):
+    folder = shutil.copytree(written["v3"], tmp_path_factory.mktemp("served") / written["v3"].name)
+    (folder / CARD).write_text('{"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    with Engine(EngineConfig(str(folder), device="cpu", context=512)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def local(written):
+def local(folder):
     """A second engine, for its own speech."""
-    with Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)) as engine:
+    with Engine(EngineConfig(str(folder), device="cpu", context=512)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def served(engine):
-    engine.planner.card = ModelCard(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
     with running(engine, key="secret") as (port, speaker):
         yield port, speaker
 

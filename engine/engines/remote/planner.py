@@ -38,12 +38,13 @@ class RemotePlanner(Planner):
         self.card = _common_card(self._servers)
         self.model = ", ".join(models_of(self._servers))
         without = [server.label for server in self._servers if server.kind is not Kind.OURS]
-        prompts = partial(RemotePrompts, " and ".join(without), self.knows_tag)
+        prompts = partial(RemotePrompts, " and ".join(without))
         if (wire := servers.wire) is None:
-            self.context, self.codebooks, self.codec, self.prompts = CONTEXT, FRAME_SAMPLES, pcm.CODEC, prompts()
+            self.context, self.codebooks, self.codec = CONTEXT, FRAME_SAMPLES, pcm.CODEC
+            self.prompts = prompts(ModelCard(tags=self.card.tags))
         else:
             self.context, self.codebooks, self.codec = wire.context, wire.codebooks, wire.codec
-            self.prompts = prompts(self.card.spell_out, wire.chunk_seconds)
+            self.prompts = prompts(replace(self.card, chunk_seconds=wire.chunk_seconds))
         self._voices: dict[Voice, Voice] = {}  # clips, and what servers made of them
 
     def is_of(self, other: RemotePlanner) -> bool:
@@ -58,9 +59,6 @@ class RemotePlanner(Planner):
             return hashlib.sha256(repr(named).encode()).hexdigest() if named[1] else named[0]
         models = [self._config.model] if self._config.model else models_of(self._servers)
         return hashlib.sha256(repr(("servers", models, self._config.voice)).encode()).hexdigest()
-
-    def knows_tag(self, tag: str) -> bool:
-        return tag in TAGS if (tags := self.card.tags) is None else tag in tags
 
     def check_voice(self, name: str, voice: Voice) -> None:
         is_known = voice.codec in (("", self.codec) if self._wire else ())

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from ...core.config import FRAME_SAMPLES, SamplingParams
 from ...core.sequence import Sequence
+from ...prompt.card import ModelCard
 from ...prompt.chunking import estimate_frames
 from ...prompt.lengths import bounds_of
 from ...prompt.sequences import Prompts
-from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag
+from ...prompt.tags import TAGS, TextGuard, after_first_word
 from ...voice.voice import Voice
 
 CONTEXT = 1 << 20  # positions; a server's context is unknown, so this never limits
@@ -37,22 +36,12 @@ class RemotePrompts(Prompts):
     """Prompt builder for servers. Cleans text as PromptBuilder does for a model with all control tags.
 
     without_scene: names of the servers that do not support scenes, for users; if set, the scene is dropped for all.
-    knows_tag: returns True if the servers' model follows a control tag. table: what it spells out, if that is to be
-    planned here. chunk_seconds: longest chunks that it speaks well.
+    card: what the servers' model has learned, as far as it is planned here.
     """
 
-    def __init__(
-        self,
-        without_scene: str = "",
-        knows_tag: Callable[[str], bool] = every_tag,
-        table: str = "",
-        chunk_seconds: float = math.inf,
-    ):
-        super().__init__(TextGuard(TAGS, False, "the server's model"), table, chunk_seconds)
-        self._without_scene, self._knows_tag = without_scene, knows_tag
-
-    def follows(self, tag: str) -> bool:
-        return self._knows_tag(tag)
+    def __init__(self, without_scene: str = "", card: ModelCard = ModelCard()):  # noqa: B008 - it is immutable
+        super().__init__(TextGuard(TAGS, False, "the server's model"), card)
+        self._without_scene = without_scene
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
