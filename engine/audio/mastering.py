@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,13 +71,17 @@ class Mastered:
 
     @functools.cached_property
     def peak(self) -> float:
-        """True peak of the result, in dB of full scale."""
-        return _peak(_parts(self._result, self._size, self._rate))
+        """True peak of the result, in dB of full scale; -inf for silence."""
+        parts = _parts(self._result, self._size, self._rate)
+        return _decibels(max((float(part.peaks.max()) for part in parts), default=0.0))
 
     @functools.cached_property
     def floor(self) -> float:
-        """RMS, in dB, of the quietest half second of the result."""
-        return _floor(self.pieces(), self._rate)
+        """RMS, in dB, of the quietest half second of the result. Shorter sound counts as a whole."""
+        powers = HopPowers(self._rate)
+        for piece in self.pieces():
+            powers.add(piece.square().mean(0))
+        return _decibels(math.sqrt(float(powers.windows(_FLOOR_HOPS).min())))
 
     def __str__(self) -> str:
         unit = "dB RMS" if self._target.is_rms else "LUFS"
@@ -122,27 +126,6 @@ def master(wav: torch.Tensor, rate: int, target: Target) -> tuple[torch.Tensor, 
     """Bring sound [C, n] at `rate` Hz to a target. Returns the sound [C, n] float32, and what was done."""
     mastered = Mastered(lambda start, stop: wav[:, start:stop], wav.shape[1], rate, target)
     return torch.cat([wav[:, :0].float(), *mastered.pieces()], 1), mastered
-
-
-def true_peak(wav: torch.Tensor, rate: int) -> float:
-    """Return the true peak of sound [C, n] in dB of full scale; -inf for silence."""
-    return _peak(_parts(lambda start, stop: wav[:, start:stop], wav.shape[1], rate))
-
-
-def _peak(parts: Iterable[_Span]) -> float:
-    return _decibels(max((float(part.peaks.max()) for part in parts), default=0.0))
-
-
-def noise_floor(wav: torch.Tensor, rate: int) -> float:
-    """Return the RMS, in dB, of the quietest half second of sound [C, n]. Shorter sound counts as a whole."""
-    return _floor([wav.float()], rate)
-
-
-def _floor(pieces: Iterable[torch.Tensor], rate: int) -> float:
-    powers = HopPowers(rate)
-    for piece in pieces:
-        powers.add(piece.square().mean(0))
-    return _decibels(math.sqrt(float(powers.windows(_FLOOR_HOPS).min())))
 
 
 def _gains(peaks: torch.Tensor, most: float) -> torch.Tensor:

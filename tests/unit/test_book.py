@@ -39,7 +39,6 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.audio.loudness import integrated_loudness
-from higgs_tts.engine.audio.mastering import true_peak
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
@@ -47,6 +46,7 @@ from higgs_tts.engine.prompt.script import read_pauses
 from higgs_tts.engine.speech import attempts
 from higgs_tts.engine.speech.result import DoubtfulWords
 from higgs_tts.engine.words.estimate import estimate
+from higgs_tts.tests.measured import true_peak
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=2, max_frames=60, retries=0, paragraph_gap=0.6)

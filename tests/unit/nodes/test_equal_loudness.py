@@ -9,8 +9,8 @@ import soundfile
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Voice, read_clip
 from higgs_tts.engine.audio.loudness import integrated_loudness
-from higgs_tts.engine.audio.mastering import noise_floor, true_peak
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
+from higgs_tts.tests.measured import noise_floor, true_peak
 
 TEXTS = [
     "The lamp is lit.",
