@@ -73,11 +73,10 @@ class _Random:
         return (mean + 0.1 * torch.randn(size, generator=self.generator)).to(torch.bfloat16)
 
 
-def write_tiny(folder: Path | str, family: str, seed: int = 0, shards: int = 1, duplicate_heads: bool = False) -> Path:
+def write_tiny(folder: Path | str, family: str, seed: int = 0) -> Path:
     """Write a complete checkpoint of `family` ("v3", "v2" or "v2-boson") into `folder` and return it.
 
-    "v2" and "v2-boson" hold the same weights for one seed. `shards`: number of the talker's safetensors files.
-    `duplicate_heads`: store the copies of the heads that some published files have.
+    "v2" and "v2-boson" hold the same weights for one seed.
     """
     if family not in FAMILIES:
         raise HiggsError(f"{family!r} is not a known layout. Choose one of: {', '.join(FAMILIES)}.")
@@ -89,15 +88,15 @@ def write_tiny(folder: Path | str, family: str, seed: int = 0, shards: int = 1, 
     random = _Random(torch.Generator().manual_seed(seed))
     if kind == "v3":
         config = v3_config(tokenizer, vocab)
-        tensors = _v3_tensors(random, vocab, duplicate_heads) | _bundled_codec(seed)
+        tensors = _v3_tensors(random, vocab) | _bundled_codec(seed)
     else:
         config = v2_config(tokenizer, vocab) if family == "v2" else boson_config(tokenizer, vocab)
         tensors = _v2_tensors(random, vocab)
-        tensors = _new_names(tensors, duplicate_heads) if family == "v2" else tensors
+        tensors = _new_names(tensors) if family == "v2" else tensors
         _write_codec(folder, seed, old=family == "v2-boson")
     _write_json(folder / CONFIG, config)
     _write_tokenizer(folder, tokenizer, kind)
-    _save(folder, tensors, shards)
+    _save(folder, tensors)
     return folder
 
 
@@ -135,12 +134,10 @@ def _hush_specials(head: torch.Tensor) -> torch.Tensor:
     return rows.view(head.shape)
 
 
-def _v3_tensors(random: _Random, vocab: int, duplicate_heads: bool) -> dict[str, torch.Tensor]:
-    text = random.normal(vocab, HIDDEN, math.sqrt(HIDDEN))
-    codes = _hush_specials(_code_rows(random))
+def _v3_tensors(random: _Random, vocab: int) -> dict[str, torch.Tensor]:
     tensors = {
-        "tied.embedding.text_embedding.weight": text,
-        "tied.embedding.modality_embeddings.0.embedding.weight": codes,
+        "tied.embedding.text_embedding.weight": random.normal(vocab, HIDDEN, math.sqrt(HIDDEN)),
+        "tied.embedding.modality_embeddings.0.embedding.weight": _hush_specials(_code_rows(random)),
         "body.norm.weight": random.norm(HIDDEN),
     }
     for layer in range(LAYERS):
@@ -148,9 +145,6 @@ def _v3_tensors(random: _Random, vocab: int, duplicate_heads: bool) -> dict[str,
         tensors |= _layer(random, prefix, HEADS["v3"], ("",))
         tensors[f"{prefix}self_attn.q_norm.weight"] = random.norm(HEAD_DIM, _SHARPNESS)
         tensors[f"{prefix}self_attn.k_norm.weight"] = random.norm(HEAD_DIM, _SHARPNESS)
-    if duplicate_heads:
-        tensors["tied.head.text_head.weight"] = text.clone()
-        tensors["tied.head.modality_heads.0.weight"] = codes.clone()
     return tensors
 
 
@@ -168,14 +162,12 @@ def _v2_tensors(random: _Random, vocab: int) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _new_names(old: dict[str, torch.Tensor], duplicate_heads: bool) -> dict[str, torch.Tensor]:
+def _new_names(old: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename v2's older names to those of transformers."""
     tensors = {}
     for name, tensor in old.items():
         if name.startswith("audio_decoder_proj."):
             tensors[name.removeprefix("audio_decoder_proj.")] = tensor
-            if duplicate_heads:
-                tensors[name] = tensor.clone()
         elif name == "audio_codebook_embeddings.weight":
             tensors["model.embed_audio_tokens.embed_audio_tokens.weight"] = tensor
         else:
@@ -196,16 +188,12 @@ def _write_json(path: Path, value: dict) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
-    """Write one file or `shards` files, with an index in either case, as in v3's repository."""
-    names = sorted(tensors)
-    files = {"model.safetensors": names}
-    if shards > 1:
-        files = {f"model-{i + 1:05d}-of-{shards:05d}.safetensors": names[i::shards] for i in range(shards)}
-    for file, held in files.items():
-        save_file({name: tensors[name].contiguous() for name in held}, folder / file, metadata={"format": "pt"})
+def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write one file with an index, as in v3's repository."""
+    file, names = "model.safetensors", sorted(tensors)
+    save_file({name: tensors[name].contiguous() for name in names}, folder / file, metadata={"format": "pt"})
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    weight_map = {name: file for file, held in files.items() for name in held}
+    weight_map = dict.fromkeys(names, file)
     _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 

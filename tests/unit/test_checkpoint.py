@@ -12,6 +12,7 @@ from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
 from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
+from higgs_tts.tests.sharded import sharded
 from safetensors.torch import load_file, save_file
 
 CPU = torch.device("cpu")
@@ -133,7 +134,7 @@ def test_both_layouts_of_v2_give_the_same_talker(written):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shards_and_copied_heads_change_nothing(written, tmp_path, family):
-    write_tiny(tmp_path / "other", family, seed=0, shards=3, duplicate_heads=True)
+    sharded(write_tiny(tmp_path / "other", family), 3)
     assert len(list((tmp_path / "other").glob("*.safetensors"))) == 3
     equal(load(written[family]), load(tmp_path / "other"))
 

@@ -11,6 +11,7 @@ from higgs_tts.engine.decode.kernels import support
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
+from higgs_tts.tests.sharded import sharded
 from safetensors.torch import load_file, save_file
 
 
@@ -185,7 +186,7 @@ def test_a_damaged_v3_folder_gets_advice(copy, name):
 
 @pytest.mark.parametrize("damage", [lambda path: cut(path, -9), point, lambda path: path.unlink()])
 def test_a_damaged_shard_gets_advice(tmp_path, damage):
-    folder = write_tiny(tmp_path / "higgs", "v3", shards=2)
+    folder = sharded(write_tiny(tmp_path / "higgs", "v3"), 2)
     damage(folder / "model-00002-of-00002.safetensors")
     report = examine(folder)
     assert any("model-00002-of-00002.safetensors" in problem for problem in report.problems)

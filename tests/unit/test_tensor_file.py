@@ -9,6 +9,7 @@ import torch
 from higgs_tts.engine.checkpoint import places
 from higgs_tts.engine.checkpoint.tensor_file import INDEX, open_folder, open_tensors, weight_files
 from higgs_tts.engine.core.errors import HiggsError
+from higgs_tts.tests.sharded import write_shards
 from safetensors.torch import save_file
 
 
@@ -23,17 +24,6 @@ def held():
         "b.ids": torch.arange(5),
         "b.mask": torch.tensor([True, False]),
     }
-
-
-def shard(folder, held, shards=3):
-    names = sorted(held)
-    where = {}
-    for i in range(shards):
-        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
-        save_file({name: held[name] for name in names[i::shards]}, folder / file)
-        where |= dict.fromkeys(names[i::shards], file)
-    (folder / INDEX).write_text(json.dumps({"weight_map": where}), encoding="utf-8")
-    return where
 
 
 def same(file, held):
@@ -53,7 +43,7 @@ def test_every_kind_of_file_gives_the_same_tensors(tmp_path, held):
     same(open_tensors([tmp_path / "model.pth"]), held)
     same(open_tensors([tmp_path / "legacy.pth"]), held)
     (tmp_path / "sharded").mkdir()
-    where = shard(tmp_path / "sharded", held)
+    where = write_shards(tmp_path / "sharded", held)
     file = open_folder(tmp_path / "sharded")
     same(file, held)
     assert all(file.file_of(name).endswith(where[name]) for name in held)
@@ -77,14 +67,14 @@ def test_a_prefix_view_strips_the_prefix_and_hides_the_rest(tmp_path, held):
 
 
 def test_a_shard_missing_from_the_folder_is_named(tmp_path, held):
-    shard(tmp_path, held)
+    write_shards(tmp_path, held)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(HiggsError, match="model-00002-of-00003"):
         open_folder(tmp_path)
 
 
 def test_a_missing_shard_is_noticed_without_an_index(tmp_path, held):
-    shard(tmp_path, held)
+    write_shards(tmp_path, held)
     (tmp_path / INDEX).unlink()
     same(open_folder(tmp_path), held)
     (tmp_path / "model-00003-of-00003.safetensors").unlink()
@@ -93,14 +83,14 @@ def test_a_missing_shard_is_noticed_without_an_index(tmp_path, held):
 
 
 def test_files_that_macos_leaves_are_no_shards(tmp_path, held):
-    shard(tmp_path, held)
+    write_shards(tmp_path, held)
     (tmp_path / INDEX).unlink()
     (tmp_path / "._model-00001-of-00003.safetensors").write_bytes(b"\x00\x05\x16\x07")
     same(open_folder(tmp_path), held)
 
 
 def test_an_index_of_another_revision_is_ignored(tmp_path, held):
-    shard(tmp_path, held)
+    write_shards(tmp_path, held)
     for path in tmp_path.glob("model-*"):
         path.unlink()
     save_file(held, tmp_path / "model.safetensors")
@@ -108,7 +98,7 @@ def test_an_index_of_another_revision_is_ignored(tmp_path, held):
 
 
 def test_a_tensor_listed_in_the_index_must_exist(tmp_path, held):
-    where = shard(tmp_path, held)
+    where = write_shards(tmp_path, held)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {**where, "a.lost": where["a.half"]}}), encoding="utf-8")
     with pytest.raises(HiggsError, match=r"a\.lost"):
         open_folder(tmp_path)
@@ -151,7 +141,7 @@ def test_a_git_lfs_pointer_is_recognised(tmp_path, name):
 
 
 def test_an_index_with_a_byte_order_mark_is_read(tmp_path, held):
-    shard(tmp_path, held)
+    write_shards(tmp_path, held)
     path = tmp_path / INDEX
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
     same(open_folder(tmp_path), held)
