@@ -1,8 +1,9 @@
 """The pack's exception, and formatting of values in its messages, which users read."""
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+LISTED = 8  # maximum names in a message
 _LINE = 80  # maximum characters of a quoted value
 
 
@@ -27,6 +28,18 @@ def shown(value: object) -> str:
 def shown_name(name: str) -> str:
     """Return a name for a message: unchanged, or as by `shown` if it is long or not printable on one line."""
     return name if len(name) <= _LINE and name.isprintable() else shown(name)
+
+
+def listed(names: Sequence[str], most: int = LISTED) -> str:
+    """Format names for a message as "a", "a and b" or "a, b and c", or `most` of them and the number of others."""
+    some = some_of(names, most)
+    return " and ".join(filter(None, (", ".join(some[:-1]), *some[-1:])))
+
+
+def some_of(names: Sequence[str], most: int = LISTED) -> list[str]:
+    """Return the first names for a message, and the number of others."""
+    more = [f"{len(names) - most:,} more"] if len(names) > most else []
+    return [*map(shown_name, names[:most]), *more]
 
 
 def few(sentences: Iterable[str], most: int = 20) -> tuple[str, ...]:

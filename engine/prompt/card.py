@@ -13,11 +13,14 @@ sharpness: factor by which its logits are larger than those it was trained with,
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
 
-from ..core.errors import HiggsError, shown_name
+from ..core.errors import HiggsError, listed
 from ..files.json_file import read_json
 from .language import foreign, name_of
 from .spell_out import TABLES
@@ -26,7 +29,8 @@ from .tags import TAG_LIKE, TAGS, canonical_tag
 CARD = "higgs_tts.json"
 _SHORTEST = 2.0  # seconds of a chunk; less is not a sentence
 _SHARPEST = 100.0
-_SHOWN = 6  # maximum names in a warning
+_listed = functools.partial(listed, most=6)  # names in a warning
+_NAMES = 'is not a list of names such as ["..."]'
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,17 @@ def read_card(folder: Path) -> ModelCard:
     except HiggsError as error:
         return ModelCard(notes=(f"{error} Until then it is ignored.",))
     notes: list[str] = []
-    languages = _strings(held, "languages", path, notes)
-    tags = _strings(held, "tags", path, notes)
+
+    def read(name: str, default: Any, fits: Callable[[Any], bool], rule: str) -> Any:
+        if (value := held.get(name)) is None:
+            return default
+        if fits(value):
+            return value
+        notes.append(f"{path}: {name} {rule}, so it is ignored. Correct it.")
+        return default
+
+    languages = read("languages", None, _is_names, _NAMES)
+    tags = read("tags", None, _is_names, _NAMES)
     if tags is not None:
         if unknown := [tag for tag in tags if canonical_tag(tag) is None]:
             verb = "is" if len(unknown) == 1 else "are"
@@ -92,50 +105,33 @@ def read_card(folder: Path) -> ModelCard:
                 f"{path}: tags lists {_listed(unknown)}, which {verb} not known as control tags. Remove what is wrong."
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
-    one_voice, most = held.get("one_voice") is True, _seconds(held.get("chunk_seconds"), path, notes)
-    sharpness = _sharpness(held.get("sharpness"), path, notes)
-    table = _table(held.get("spell_out"), path, notes)
-    return ModelCard(languages or None, tags, one_voice, held.get("word_heads"), most, table, sharpness, tuple(notes))
+    return ModelCard(
+        tuple(languages) if languages else None,
+        tags,
+        held.get("one_voice") is True,
+        held.get("word_heads"),
+        float(read("chunk_seconds", math.inf, _is_length, f"must be a number from {_SHORTEST:g}")),
+        sharpness=float(read("sharpness", 1.0, _is_factor, f"must be a number up to {_SHARPEST:g}")),
+        spell_out=read("spell_out", "", _is_table, f"must be one of {', '.join(TABLES)}"),
+        notes=tuple(notes),
+    )
 
 
-def _table(value: object, path: Path, notes: list[str]) -> str:
-    if value is None or (isinstance(value, str) and value in TABLES):
-        return value or ""
-    notes.append(f"{path}: spell_out must be one of {', '.join(TABLES)}, so it is ignored. Correct it.")
-    return ""
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
 
 
-def _sharpness(value: object, path: Path, notes: list[str]) -> float:
-    if value is None:
-        return 1.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _SHARPEST:
-        notes.append(f"{path}: sharpness must be a number up to {_SHARPEST:g}, so it is ignored. Correct it.")
-        return 1.0
-    return float(value)
+def _is_length(value: object) -> bool:
+    return _is_number(value) and _SHORTEST <= value < math.inf
 
 
-def _seconds(value: object, path: Path, notes: list[str]) -> float:
-    if value is None:
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _SHORTEST <= value < math.inf:
-        notes.append(f"{path}: chunk_seconds must be a number from {_SHORTEST:g}, so it is ignored. Correct it.")
-        return math.inf
-    return float(value)
+def _is_factor(value: object) -> bool:
+    return _is_number(value) and 0 < value <= _SHARPEST
 
 
-def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:
-    value = held.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        notes.append(f'{path}: {name} is not a list of names such as ["..."], so it is ignored. Correct it.')
-        return None
-    return tuple(value)
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    """Format names as "a", "a and b" or "a, b and c", or the first ones and the number of others."""
-    names = list(map(shown_name, names))
-    if len(names) > _SHOWN:
-        names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+def _is_table(value: object) -> bool:
+    return isinstance(value, str) and value in TABLES

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ..core.errors import few, shown_name
+from ..core.errors import few, listed, shown_name
 from ..files.plain_text import unescape
 from .cue_blocks import Block, read_blocks
 from .dialogue import heads_unused, read_head
@@ -16,7 +16,7 @@ from .names import parse, speaker_key
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
-from .turns import DialogueReader, listed
+from .turns import DialogueReader
 from .wrapped import joined_words, without_invisible
 
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..core.errors import few, shown
+from ..core.errors import few, listed, shown
 from .names import NAME, parse, speaker_key
 from .script import Turn, is_comment
 from .tags import every_tag
-from .turns import DialogueReader, has, listed
+from .turns import DialogueReader, has
 
 _NAMED = re.compile(NAME)
 _SIGN = re.compile(r"[^\r\n]")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from ..core.config import MAX_NAMES
-from ..core.errors import HiggsError, shown, shown_name
+from ..core.errors import LISTED, HiggsError, listed, shown, shown_name, some_of
 from .directions import actions_in, begins_sentence, lead_of, pauses_in
 from .names import Form, ParsedLine, Start, is_loud, is_said, speaker_key
 from .script import Turn
@@ -16,7 +16,6 @@ from .tags import every_tag, is_spoken, manner_tags, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
 
 _MOST_LEADS = 8  # directions before a turn's words
-_LISTED = 8  # maximum names in a message
 # A name and a sign that do not begin a turn: Tom. Yes. Tom --Yes.
 _SIGNED = re.compile(
     r"[\W\d_]{0,6}([^\W\d_][\w'’&]*(?: [\w'’&]+){0,3})[\"'”’»›*_]?(?:\s--?|-?-\s|\s*[–—]|\.\s|\s*[#/\\•·+^»›])"
@@ -253,10 +252,10 @@ class DialogueReader:
         if start.key in self._unknown or (is_direction and not is_missing):
             return False
         known = list(self._names.values())
-        keys = list(self._names)[: MAX_NAMES if len(self._unknown) < _LISTED else 0]  # comparing is slow
+        keys = list(self._names)[: MAX_NAMES if len(self._unknown) < LISTED else 0]  # comparing is slow
         near = difflib.get_close_matches(start.key, keys, n=1, cutoff=0.7)
         nearest = f" Did you mean {self._names[near[0]]}?" if near else ""
-        meant = f"Names with a voice: {', '.join(_some(known))}.{nearest}"
+        meant = f"Names with a voice: {', '.join(some_of(known))}.{nearest}"
         if is_missing:
             raise HiggsError(f"{start.name} has no voice. {meant} Give it a voice, or use one of these names.")
         self._unknown[start.key] = start.name
@@ -315,18 +314,6 @@ def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]
             elif paragraphs[-1]:
                 paragraphs.append([])
     return paragraphs
-
-
-def listed(names: Sequence[str]) -> str:
-    """Format names as "Anna, Tom and 3 more"."""
-    some = _some(names)
-    return " and ".join(filter(None, (", ".join(some[:-1]), some[-1])))
-
-
-def _some(names: Sequence[str]) -> list[str]:
-    """Return the first names for a message, and the number of others."""
-    more = [f"{len(names) - _LISTED:,} more"] if len(names) > _LISTED else []
-    return [*map(shown_name, names[:_LISTED]), *more]
 
 
 def has(names: Sequence[str]) -> str:
