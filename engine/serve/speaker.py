@@ -27,7 +27,7 @@ from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 from ..words.word import Word
 
-ROWS = 64  # more would make each step longer, also for few callers
+ROWS = 64  # on each device, fewer if memory is short; more would make each step longer, also for few callers
 _IDLE = 600.0  # idle seconds until the batch frees its memory, after which a caller waits for it again
 _IDLE_WORKERS = 30.0  # and until workers that were left out are tried again
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
@@ -89,20 +89,18 @@ def _failing(future: Future) -> Callable[[BaseException], object]:
 class SpeakerThread:
     """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open unless a LoRA took turns.
 
-    rows: maximum on each device; fewer if memory is short. shared: other machines speak chunks of the same texts, whose
-    codes must be the same. adapted: engines of the same model with a LoRA each, by
-    name. One engine is open at a time. Jobs of the others wait in the order in which the first of each came: the open
-    one takes no more jobs after `TURN`, finishes those that it has, and is closed.
+    shared: other machines speak chunks of the same texts, whose codes must be the same. adapted: engines of the same
+    model with a LoRA each, by name. One engine is open at a time. Jobs of the others wait in the order in which the
+    first of each came: the open one takes no more jobs after `TURN`, finishes those that it has, and is closed.
     """
 
     def __init__(
         self,
         engine: SpeechAPI,
-        rows: int = ROWS,
         adapted: Mapping[str, SpeechAPI] = MappingProxyType({}),
         shared: bool = False,
     ):
-        self.engines, self._rows, self._shared = {"": engine, **adapted}, rows, shared
+        self.engines, self._shared = {"": engine, **adapted}, shared
         self._adapter, self._is_open, self.changes = "", True, 0  # of the engine that is open, or was last
         self._waiting: dict[str, list[_Item]] = {}  # by adapter
         self._began = 0.0  # of the adapter's turn
@@ -223,7 +221,7 @@ class SpeakerThread:
         try:
             self._change(self._adapter if item.adapter is None else item.adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
-                rows = self._rows * self._engine.devices
+                rows = ROWS * self._engine.devices
                 stage = Stage(rows, self._engine.planner.context, shared=self._shared, open=True)
                 with decoder.session(stage) as session:
                     self._drive = drive = Drive(session)
