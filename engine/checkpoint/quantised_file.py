@@ -173,10 +173,8 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
     odd = [key for key, value in settings.items() if value and key not in _HARMLESS]
     if odd:
         return f"{shown_name(format)} with {shown_name(odd[0])} is not supported"
-    names = {
-        kind: f"{module}.{kind}" for kind in (MARKER, "weight_scale", "scale_weight", "input_scale", "scale_input")
-    }
-    beside = tuple(key for key in names.values() if key in raw.shapes)
+    names = (f"{module}.{kind}" for kind in (MARKER, *_SCALES, *_UNUSED))
+    beside = tuple(name for name in names if name in raw.shapes)
     shape, dtype = raw.shapes.get(name, ()), raw.dtypes.get(name)
     if format == LAYOUTS["int4"]:
         is_whole = len(shape) == 2 and dtype == torch.uint8 and shape[1] % INT4_BLOCK == 0
