@@ -5,6 +5,8 @@ Always in fp32: lower precision changes which code is nearest, and makes the tra
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -176,6 +178,7 @@ def pack(clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:
 
 
 Half = TypeVar("Half", CodecDecoder, CodecEncoder)
+Encode = Callable[[torch.Tensor], torch.Tensor]
 
 
 def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
@@ -191,18 +194,19 @@ def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
     return _place(_empty(CodecEncoder, config), tensors)
 
 
-def encode_once(config: CodecConfig, tensors: dict[str, torch.Tensor], clip: torch.Tensor) -> torch.Tensor:
-    """Encode a clip [S] -> codes [T, K] on the host. Consumes `tensors`: nothing of the encoder stays on the device.
+@contextlib.contextmanager
+def open_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor], device: torch.device) -> Iterator[Encode]:
+    """Yield the encoder of `tensors`, which are on `device`: clip [S] -> codes [T, K] on the host.
 
-    Raises HiggsError if the clip has no samples.
+    Consumes `tensors`: nothing of the encoder stays on the device. Raises HiggsError if a clip has no samples.
     """
     encoder = build_encoder(config, tensors)
     tensors.clear()
     try:
-        return encoder.encode(clip).cpu()
+        yield lambda clip: encoder.encode(clip.to(device)).cpu()
     finally:
         drop((*encoder.parameters(), *encoder.buffers()))  # an exception would keep them through its frames
-        if clip.device.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
 
 

@@ -14,7 +14,7 @@ import torch
 from ..checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from ..checkpoint.dtypes import auto_dtype, compute_dtype
 from ..checkpoint.load import inspect, keeps_bf16, require_quantizable, require_whole, talker_sizes
-from ..codec.model import encode_once
+from ..codec.model import open_encoder
 from ..core.config import EngineConfig, SamplingParams
 from ..core.devices import device_of
 from ..core.errors import HiggsError
@@ -173,8 +173,9 @@ class Engine(SpeechAPI):
         clip, warnings = reference_of(wav, sample_rate)
         with self._lock, self._on_device():
             codec = self.checkpoint.codec
-            codes = encode_once(codec.config, codec.read("encoder", self.device), clip.to(self.device))
-        return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name, warnings)
+            with open_encoder(codec.config, codec.read("encoder", self.device), self.device) as encode:
+                codes = encode(clip)
+        return Voice(codes, (transcript or "").strip() or None, name, codec.config.name, warnings)
 
     def require_open(self) -> None:
         """Raise HiggsError if the engine is being closed."""

@@ -15,11 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
 from ..checkpoint.codec_layout import CodecWeights
-from ..codec.model import build_encoder
+from ..codec.model import Encode, open_encoder
 from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
 from ..core.threads import one_thread
-from ..device.memory import drop
 from ..files.file_list import write_file
 from ..files.tensors import read_tensors
 from ..preview.join_clips import pause_cuts
@@ -141,16 +140,8 @@ class _Known:
         return key
 
 
-@contextlib.contextmanager
-def _encoder(codec: CodecWeights, device: torch.device) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """Yield the encoder, clip [S] -> codes [T, K]. It is on the device until the end."""
-    encoder = build_encoder(codec.config, codec.read("encoder", device))
-    try:
-        yield lambda clip: encoder.encode(clip.to(device)).cpu()
-    finally:
-        drop((*encoder.parameters(), *encoder.buffers()))
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+def _encoder(codec: CodecWeights, device: torch.device) -> contextlib.AbstractContextManager[Encode]:
+    return open_encoder(codec.config, codec.read("encoder", device), device)
 
 
 def _written(hear: Hear | None, wav: Wave, rate: int) -> str:

@@ -11,7 +11,7 @@ import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.codec import model as model_module
 from higgs_tts.engine.codec.hubert import SemanticModel
-from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder, encode_once
+from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder, open_encoder
 from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.tiny_codec import TINY, hf_config, hubert_settings, tiny_codec
@@ -282,8 +282,11 @@ def test_a_failed_voice_leaves_no_encoder_in_memory(tensors, in_memory):
     """A live exception may hold its frames."""
     weights = CodecWeights(in_memory(tensors))
     read = weights.read("encoder", "cpu")
-    with pytest.raises(HiggsError, match="0 samples") as failed:
-        encode_once(weights.config, read, torch.zeros(0))
+    with (
+        pytest.raises(HiggsError, match="0 samples") as failed,
+        open_encoder(weights.config, read, torch.device("cpu")) as encode,
+    ):
+        encode(torch.zeros(0))
     frames = [frame for frame, _ in traceback.walk_tb(failed.tb)]
     (encoder,) = {frame.f_locals["encoder"] for frame in frames if "encoder" in frame.f_locals}
     parts = [*encoder.parameters(), *encoder.buffers()]

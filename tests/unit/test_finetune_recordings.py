@@ -175,7 +175,7 @@ def test_codes_are_kept_for_the_next_run(tmp_path, codec, monkeypatch):
     recordings, _ = find_recordings(tmp_path)
     first = utterances_of(recordings, codec, CPU, keep, on_clip=lambda *what: done.append(what))
     assert done == [(0, 2), (1, 2)]
-    monkeypatch.setattr(utterances, "build_encoder", None)
+    monkeypatch.setattr(utterances, "open_encoder", None)
     second = utterances_of(recordings, codec, CPU, keep)
     assert all(torch.equal(a.codes, b.codes) for a, b in zip(first.utterances, second.utterances, strict=True))
     keep.write_bytes(b"damaged")

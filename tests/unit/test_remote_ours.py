@@ -148,8 +148,8 @@ def test_cancel_frees_the_server_s_rows(remote, served):
 
 
 def test_a_clip_is_encoded_once_for_all_chunks(remote, monkeypatch):
-    made, encode = [], engine_module.encode_once
-    monkeypatch.setattr(engine_module, "encode_once", lambda *given: made.append(1) or encode(*given))
+    made, encode = [], engine_module.open_encoder
+    monkeypatch.setattr(engine_module, "open_encoder", lambda *given: made.append(1) or encode(*given))
     voice = remote.encode_voice(clip() * 0.5, SECOND, "Something else.")
     remote.speak(TEXT, voice, PARAMS)  # five calls at a time
     remote.speak("Hello there.", voice, PARAMS)

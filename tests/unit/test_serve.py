@@ -242,7 +242,7 @@ def test_a_clip_that_ran_out_of_memory_is_encoded_by_the_next_call(served, monke
         raise torch.OutOfMemoryError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "encode_once", short_of_memory)
+        patch.setattr(engine_module, "open_encoder", short_of_memory)
         assert ask(served[0], body=body)[0] == 503
     assert ask(served[0], body=body)[0] == 200
 
@@ -253,7 +253,7 @@ def test_server_faults_are_not_blamed_on_the_clip(served, monkeypatch):
     def fail(*given):
         raise HiggsError("transformers is missing.")
 
-    monkeypatch.setattr(engine_module, "encode_once", fail)
+    monkeypatch.setattr(engine_module, "open_encoder", fail)
     answer = ask(served[0], body={**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "Another text."})
     assert answer[0] == 500 and error_of(answer)["message"] == "transformers is missing."
 
