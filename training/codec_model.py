@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.utils.parametrize import remove_parametrizations
 
 from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
-from engine.codec.modules import CODEBOOKS, CodecConfig, acoustic_decoder, acoustic_encoder
+from engine.codec.dac import AcousticDecoder, AcousticEncoder
+from engine.codec.modules import CODEBOOKS, CodecConfig
 from engine.core.codes import CODEBOOK_SIZE
 from engine.tools.tiny_codec import hf_config
 
@@ -116,11 +117,11 @@ class Codec(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.acoustic_encoder = trainable(acoustic_encoder(CONFIG))
+        self.acoustic_encoder = trainable(AcousticEncoder(CONFIG))
         self.fc = nn.Linear(LATENT, LATENT)
         self.books = Books()
         self.fc2 = nn.Linear(LATENT, LATENT)
-        self.acoustic_decoder = trainable(acoustic_decoder(CONFIG))
+        self.acoustic_decoder = trainable(AcousticDecoder(CONFIG))
 
     def latents(self, wav: torch.Tensor) -> torch.Tensor:  # [B, 1, S] -> [B, T, LATENT]
         return self.fc(self.acoustic_encoder(wav).transpose(1, 2))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .config import CodecConfig
 from .snake import snake
 
 SnakeOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]  # signature of `snake`
@@ -114,28 +115,30 @@ class DecoderBlock(nn.Module):
 
 
 class AcousticEncoder(nn.Module):
-    """wav [B, 1, S] -> [B, hidden, S / product of ratios]."""
+    """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
 
-    def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
+    def __init__(self, config: CodecConfig):
         super().__init__()
+        width, ratios = config.encoder_hidden, config.ratios
         self.conv1 = nn.Conv1d(1, width, 7, padding=3)
         self.block = nn.Sequential(*(EncoderBlock(width << i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width << len(ratios))
-        self.conv2 = nn.Conv1d(width << len(ratios), hidden, 3, padding=1)
+        self.conv2 = nn.Conv1d(width << len(ratios), config.acoustic_hidden, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.conv2(self.snake1(self.block(self.conv1(x))))
 
 
 class AcousticDecoder(nn.Module):
-    """[B, hidden, T] -> wav [B, 1, product of ratios * T], not limited to -1..1: this codec has no final tanh.
+    """[B, acoustic_hidden, T] -> wav [B, 1, 960 * T], not limited to -1..1: this codec has no final tanh.
 
     Or with one more dimension, see Conv.
     """
 
-    def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
+    def __init__(self, config: CodecConfig):
         super().__init__()
-        self.conv1 = Conv(hidden, width, 7, padding=3)
+        width, ratios = config.decoder_hidden, config.ratios
+        self.conv1 = Conv(config.acoustic_hidden, width, 7, padding=3)
         self.block = nn.Sequential(*(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios)))
         self.snake1 = Snake(width >> len(ratios))
         self.conv2 = Conv(width >> len(ratios), 1, 7, padding=3)

@@ -20,16 +20,6 @@ SEMANTIC_UNITS = 2  # residual units per block
 SEMANTIC_RATE = 16_000  # Hz, what HuBERT hears
 
 
-def acoustic_encoder(config: CodecConfig) -> AcousticEncoder:
-    """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
-    return AcousticEncoder(config.encoder_hidden, config.acoustic_hidden, config.ratios)
-
-
-def acoustic_decoder(config: CodecConfig) -> AcousticDecoder:
-    """[B, acoustic_hidden, T] -> wav [B, 1, 960 * T], not limited to -1..1."""
-    return AcousticDecoder(config.decoder_hidden, config.acoustic_hidden, config.ratios)
-
-
 class SemanticUnit(nn.Module):
     """ELU, conv 3, ELU, conv 1, added to the input. Without biases."""
 
@@ -128,7 +118,7 @@ def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
     return {
         "quantizer": ResidualQuantizer(config, encodes=False),
         "fc2": nn.Linear(config.hidden, config.acoustic_hidden),
-        "acoustic_decoder": acoustic_decoder(config),
+        "acoustic_decoder": AcousticDecoder(config),
     }
 
 
@@ -138,7 +128,7 @@ def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
     tiny_codec.py draws their weights in this order: another order gives another codec.
     """
     return {
-        "acoustic_encoder": acoustic_encoder(config),
+        "acoustic_encoder": AcousticEncoder(config),
         "semantic_model": SemanticModel(config),
         "encoder_semantic": SemanticEncoder(config),
         "fc": nn.Linear(config.hidden, config.hidden),

@@ -10,9 +10,9 @@ import pytest
 import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.codec import model as model_module
+from higgs_tts.engine.codec.dac import AcousticDecoder, AcousticEncoder
 from higgs_tts.engine.codec.hubert import SemanticModel
 from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder, open_encoder
-from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.tiny_codec import TINY, hf_config, hubert_settings, tiny_codec
 from higgs_tts.tests.real_shapes import PUBLISHED_CODEC
@@ -184,7 +184,7 @@ def dac_of_transformers(config):
 def test_the_acoustic_half_equals_transformers_dac(config):
     """Ours lets speech work without transformers. Equal tensors give equal numbers."""
     torch.manual_seed(0)
-    pairs = zip(dac_of_transformers(config), (acoustic_encoder(config), acoustic_decoder(config)), strict=True)
+    pairs = zip(dac_of_transformers(config), (AcousticEncoder(config), AcousticDecoder(config)), strict=True)
     for (theirs, ours), shape in zip(pairs, [(2, 1, 9600), (2, config.acoustic_hidden, 9)], strict=True):
         state = theirs.state_dict()
         state |= {name: 1 + 0.2 * torch.rand_like(alpha) for name, alpha in state.items() if name.endswith("alpha")}
