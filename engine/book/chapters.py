@@ -44,7 +44,7 @@ def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voic
     numbered = number_turns(book)
     passages = {speaker: passage_of(book, speaker) for speaker in book.speakers if speaker not in voices}
     passages = {speaker: text if len(text) <= _SHORT else _digest_of(text) for speaker, text in passages.items()}
-    known = {speaker: _digest(voice) for speaker, voice in voices.items()} | passages
+    known = {speaker: voice.digest() for speaker, voice in voices.items()} | passages
     width = len(str(len(numbered)))
     planned = []
     for number, chapter in enumerate(numbered, 1):
@@ -114,8 +114,3 @@ def settings_of(params: SamplingParams) -> dict[str, object]:
 
 def _digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _digest(voice: Voice) -> str:
-    data = voice.codes.numpy().tobytes() + repr((voice.codes.shape, voice.transcript)).encode()
-    return hashlib.sha256(data).hexdigest()

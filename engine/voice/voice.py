@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,11 @@ class Voice:
     def wav(self) -> torch.Tensor:
         """Return the clip [n] float32. Requires `is_sound`."""
         return pcm.to_wav(self.codes)
+
+    def digest(self) -> str:
+        """Return the digest of what the voice sounds like: codes and transcript."""
+        data = self.codes.numpy().tobytes() + repr((self.codes.shape, self.transcript)).encode()
+        return hashlib.sha256(data).hexdigest()
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the voice as safetensors, replacing an existing file atomically.

@@ -76,7 +76,7 @@ def plan(
     # The turn has its own seed, a file has no gaps, and a check makes no other file of a row that is there.
     for name in ("seed", "turn_gap", "check"):
         del settings[name]
-    known = {speaker: _digest(voice) for speaker, voice in voices.items()}
+    known = {speaker: voice.digest() for speaker, voice in voices.items()}
     first: dict[str, list[LineTake]] = {}
     seconds: dict[str, float] = {}
     finished = []
@@ -97,9 +97,3 @@ def plan(
 def _turn(row: LinesRow, take: int, params: SamplingParams, pronunciations: Pronunciations) -> Turn:
     seed = params.seed if row.seed is None else row.seed
     return Turn(row.speaker, pronunciations.apply(row.text, row.speaker), (seed + take - 1) % _SEEDS)
-
-
-def _digest(voice: Voice) -> str:
-    return hashlib.sha256(
-        voice.codes.numpy().tobytes() + repr((voice.codes.shape, voice.transcript)).encode()
-    ).hexdigest()
