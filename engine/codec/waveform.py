@@ -39,7 +39,6 @@ class Waveform:
     together: windows decoded at once, on a GPU. Streamed ones go with those that are due at the same poll.
     serialize: as for SideStreamWindows.
     early: the first window of a streamed sound waits for fewer frames, and is not exact.
-    clock: seconds, by which streams are played.
     """
 
     def __init__(
@@ -50,9 +49,8 @@ class Waveform:
         together: int = 1,
         serialize: bool = True,
         early: bool = False,
-        clock: Callable[[], float] = time.monotonic,
     ):
-        self.clock = clock
+        self.clock: Callable[[], float] = time.monotonic  # seconds, by which streams are played
         self.first_context = EARLY_CONTEXT if early else CONTEXT_FRAMES
         self.windows = make_windows(decoder, pool, graphs, LENGTHS, serialize)
         self._is_cuda = pool.device.type == "cuda"
