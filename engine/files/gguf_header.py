@@ -180,19 +180,17 @@ class _HeaderReader:
             header.values[name] = self.string()
         elif kind in _SCALARS:
             header.values[name] = self.number(_SCALARS[kind])
-        elif kind == _ARRAY:
-            item = self.number("I")
-            if item == _STRING:
-                header.values[name] = [self.string() for _ in range(self.count())]
-            elif item in _SCALARS:
-                letter, count = _SCALARS[item], self.number("Q")
-                header.arrays[name] = self._file.tell(), count, letter
-                end = self._file.tell() + count * struct.calcsize(letter)
-                if end > self._size:
-                    raise self.damaged()
-                self._file.seek(end, os.SEEK_SET)
-            else:
+        elif kind != _ARRAY:
+            raise self.damaged()
+        elif (item := self.number("I")) == _STRING:
+            header.values[name] = [self.string() for _ in range(self.count())]
+        elif item in _SCALARS:
+            letter, count = _SCALARS[item], self.number("Q")
+            header.arrays[name] = self._file.tell(), count, letter
+            end = self._file.tell() + count * struct.calcsize(letter)
+            if end > self._size:
                 raise self.damaged()
+            self._file.seek(end, os.SEEK_SET)
         else:
             raise self.damaged()
 
