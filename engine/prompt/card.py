@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,7 @@ def _is_names(value: object) -> bool:
 
 
 def _is_length(value: object) -> bool:
-    return _is_number(value) and _SHORTEST <= value < math.inf
+    return _is_number(value) and _SHORTEST <= value <= sys.float_info.max  # JSON may have integers above
 
 
 def _is_factor(value: object) -> bool:

@@ -58,6 +58,7 @@ def test_tags_are_not_read_as_text_of_a_language(tmp_path):
         (b'{"tags": [1]}', "tags"),
         (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy"),
         (b'{"sharpness": 0}', "sharpness must be a number up to 100"),
+        (b'{"chunk_seconds": 1%s}' % (b"0" * 400), "chunk_seconds must be a number from 2"),
     ],
 )
 def test_a_bad_card_is_noted_and_the_model_loads(tmp_path, content, says):
