@@ -15,7 +15,7 @@ from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.tests.peft_files import merged_folder
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, WRITERS, write_adapter_of
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import load, save_file
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=24, seed=5, retries=0)
@@ -152,7 +152,7 @@ class TestWithoutAPlace:
         base, folder = adapter()
         path = folder / "adapter_model.safetensors"
         key = "layers.0.self_attn.q_proj.lora_A.weight"
-        held = load_file(path)[f"base_model.model.model.{key}"]
+        held = load(path.read_bytes())[f"base_model.model.model.{key}"]
         plant(folder, **{f"base_model.model.{prefix}{key}": held, f"base_model.model.{prefix}x.{key}": held})
         with pytest.raises(HiggsError, match=rf"2 of the .*{prefix}{key}"):
             inspect(base, adapters=[Adapter(folder)])
@@ -175,7 +175,7 @@ class TestNotTrainedWeights:
         """Averages, the optimiser, PEFT's copies of what it wraps, and a second adapter called ema."""
         base, folder = adapter()
         plain = loaded(base, Adapter(folder))
-        held = load_file(folder / "adapter_model.safetensors")
+        held = load((folder / "adapter_model.safetensors").read_bytes())
         key = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
         other = torch.full_like(held[key], 9.0)
         raw = {name.replace(".lora_A.weight", ".lora_A.default.weight"): tensor for name, tensor in held.items()}
