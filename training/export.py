@@ -105,7 +105,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
 
 
 def _write(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 def main() -> None:
