@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     for clip, (name, text) in BUILT_IN.items():
         ((_, sound),) = speak(speaker, [(spoken(Line(text, (text,))), name)])
         soundfile.write(given.out / f"{clip}.flac", sound.samples, SAMPLE_RATE)
-        (given.out / f"{clip}.txt").write_text(text + "\n", encoding="utf-8")
+        (given.out / f"{clip}.txt").write_text(text + "\n", encoding="utf-8", newline="\n")
         print(f"{clip}: {len(sound.samples) / SAMPLE_RATE:.1f} s", flush=True)
 
 

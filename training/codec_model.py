@@ -217,7 +217,7 @@ def save(codec: Codec, folder: Path, minutes: float, steps: int, fixed_codes: bo
     partial = folder / "model.partial"
     save_file(tensors, partial, metadata={"format": "pt", "minutes": str(minutes), "steps": str(steps)})
     partial.replace(folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(hf_config(CONFIG), indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(hf_config(CONFIG), indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 def load(codec: Codec, folder: Path) -> tuple[float, int]:
