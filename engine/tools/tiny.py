@@ -185,7 +185,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, kind: str) -> None:
 
 
 def _write_json(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
 
 
 def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
