@@ -55,6 +55,28 @@ def said_words(words: Sequence[str], read: SaidText) -> list[str]:
     return forms
 
 
+def word_starts(text: str) -> list[int]:
+    """Return where each of the text's words begins, with the signs before it, and the text's length.
+
+    Tags belong to the word after them.
+    """
+    masked, starts, after = _masked(text), [], 0
+    letters = [place for place, sign in enumerate(masked) if sign.isalnum()]
+    at = 0
+    for word in words_of(text):
+        first, lead = letters[at], next(place for place, sign in enumerate(word) if sign.isalnum())
+        if masked[max(0, first - lead) : first] == word[:lead]:
+            first -= lead
+        starts.append(after + len(masked[after:first].rstrip()))
+        at += sum(map(str.isalnum, word))
+        after = letters[at - 1] + 1
+    return [*starts, len(text)]
+
+
+def _masked(text: str) -> str:
+    return TAG_LIKE.sub(lambda tag: " " * len(tag[0]), text)
+
+
 def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, int]]) -> torch.Tensor | None:
     """Return [N, W]: the share of each token's letters and signs that belong to each word.
 
@@ -62,7 +84,7 @@ def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, in
     Returns None if its letters are not those of the words, or a word has no token.
     """
     letters = [(letter, number) for number, word in enumerate(words) for letter in word if letter.isalnum()]
-    masked = TAG_LIKE.sub(lambda tag: " " * len(tag[0]), read)
+    masked = _masked(read)
     places = [place for place, letter in enumerate(masked) if letter.isalnum()]
     if [masked[place] for place in places] != [letter for letter, _ in letters]:
         return None

@@ -17,7 +17,7 @@ from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..prompt.chunking import split_sentences
 from ..speech.verdict import Doubt, Verdict
 from .check import passages_of, starts_of
-from .letters import words_and_sentences, words_of
+from .letters import word_starts, words_and_sentences, words_of
 from .whisper import WhisperAligner
 
 _LEAST = 8  # letters of words that Whisper would not leave out by itself
@@ -108,25 +108,29 @@ def misheard_in(
 
 def passages_heard(text: str, heard: Sequence[str]) -> list[str]:
     """Return the passage of a text that each of these transcripts, one after another, is of. Empty if it is of none."""
-    words, parts = words_of(text), [words_of(one) for one in heard]
-    expected, got = [*map(_plain, words)], [_plain(word) for part in parts for word in part]
-    places: list[tuple[float, float]] = []  # in the words of the text, of each word heard
+    parts = [words_of(one) for one in heard]
+    expected, got = [*map(_plain, words_of(text))], [_plain(word) for part in parts for word in part]
+    # Of each word heard, where in the text's words a part begins with it, and where one ends.
+    places: list[tuple[float, float]] = []
     for _, first, stop, start, end in SequenceMatcher(None, expected, got, autojunk=False).get_opcodes():
-        step = (stop - first) / max(1, end - start)
-        places += [(first + step * number, first + step * (number + 1)) for number in range(end - start)]
-    starts, at = [], 0  # characters
-    for word in words:
-        starts.append(at := text.find(word, at))
-        at += len(word)
-    starts.append(len(text))
+        size, count = stop - first, end - start
+        if size > 2 * count + _ADDED:  # words that nobody read, such as front matter, and some that were misheard
+            places += [(stop - count + number, first + number + 1) for number in range(count)]
+        else:
+            step = size / max(1, count)
+            places += [(first + step * number, first + step * (number + 1)) for number in range(count)]
+    starts = word_starts(text)  # in characters
     passages, at = [], 0
     for part, written in zip(parts, heard, strict=True):
         own = places[at : at + len(part)]
         at += len(part)
         passage = text[starts[round(own[0][0])] : starts[round(own[-1][1])]].strip() if own else ""
-        is_said = passage and misheard(passage, written) <= _ALIKE * len(words_of(passage))
-        passages.append(passage if is_said else "")
+        passages.append(passage if passage and _is_of(passage, written) and _is_of(written, passage) else "")
     return passages
+
+
+def _is_of(text: str, other: str) -> bool:
+    return misheard(text, other) <= _ALIKE * len(words_of(text))
 
 
 def _matched(matcher: SequenceMatcher) -> int:

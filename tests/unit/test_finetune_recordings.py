@@ -14,6 +14,7 @@ from higgs_tts.engine.checkpoint.load import inspect
 from higgs_tts.engine.finetune import utterances
 from higgs_tts.engine.finetune.recordings import find_recordings
 from higgs_tts.engine.finetune.utterances import utterances_of
+from higgs_tts.engine.words.whisper_check import passages_heard
 from higgs_tts.tests.whisper_files import write_whisper
 
 CPU = torch.device("cpu")
@@ -235,6 +236,44 @@ def test_a_long_recording_with_its_text_is_cut_and_keeps_the_words_as_written(tm
     assert [one.text for one in clips.utterances] == [written[0], written[1], written[3]]
     ((name, why),) = clips.refused.items()
     assert name.startswith("talk.wav at ") and "does not have the words" in why
+
+
+@pytest.mark.parametrize(
+    ("text", "heard", "passages"),
+    [
+        # A tag tears a sign from its word, and holds letters of words.
+        (
+            "A cat <|sfx:laugh|> — and a dog. <|emotion:amusement|> A laugh, and home.",
+            ["a cat and a dog", "a laugh and home"],
+            ["A cat <|sfx:laugh|> — and a dog.", "<|emotion:amusement|> A laugh, and home."],
+        ),
+        ("<|emotion:amusement|> “Go,” he said.", ["go he said"], ["<|emotion:amusement|> “Go,” he said."]),
+        # Beside words that nobody reads, one is misheard.
+        (
+            "The Sea. By Ann Ny and others. All rights are reserved. Some came home late. They slept until noon. "
+            "The end. Printed at the press of the hill.",
+            ["sum came home late", "they slept until moon"],
+            ["Some came home late.", "They slept until noon."],
+        ),
+        ("In May of 1984, said she.", ["in may of nineteen eighty four", "said she"], ["In May of 1984,", "said she."]),
+        (
+            "It was nineteen eighty-four, said she.",
+            ["it was 1984 said she"],
+            ["It was nineteen eighty-four, said she."],
+        ),
+        # Words that are said and not written.
+        (
+            "They came home. It was late.",
+            ["they came home", "it was late and that is what I say"],
+            ["They came home.", ""],
+        ),
+        ("", ["it was late", ""], ["", ""]),
+        ("x" * 10_000, ["it was late"], [""]),
+        ("你好。再见。", ["你好", "再见"], ["你好。", "再见。"]),
+    ],
+)
+def test_what_is_heard_is_found_in_the_text(text, heard, passages):
+    assert passages_heard(text, heard) == passages
 
 
 def test_a_stopped_reading_goes_on_where_it_was(tmp_path, codec, monkeypatch):
