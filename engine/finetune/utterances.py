@@ -117,7 +117,8 @@ class _Known:
         _read.cache_clear()
         names = [*self.tensors] if stopped else [name for key in self._used for name in (key, _voice(key))]
         words = {name: self.texts[name] for name in names if name in self.texts}
-        write_file(self._file, safetensors_bytes({name: self.tensors[name] for name in names}, words))
+        with contextlib.suppress(HiggsError) if stopped else contextlib.nullcontext():  # else it hides what stopped it
+            write_file(self._file, safetensors_bytes({name: self.tensors[name] for name in names}, words))
 
     def has(self, part: Recording) -> bool:
         """Tell whether nothing needs to be read for `key`."""
@@ -129,11 +130,12 @@ class _Known:
         key = _key(part, self._codec)
         if not self.has(part):
             wav, rate = _sound(part)
-            self.texts[key] = part.text or _written(self._hear(), wav, rate)
             with one_thread():  # operations on a clip are short
                 clip, checks = checked_reference(wav, rate)
                 if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
                     raise HiggsError(spoiled[0])
+            self.texts[key] = part.text or _written(self._hear(), wav, rate)
+            with one_thread():
                 self.tensors[key] = self._encode()(clip).to(torch.int16)
                 self.tensors[_voice(key)] = voice_changes(clip)
         self._used.append(key)
@@ -176,7 +178,7 @@ def _parts(recording: Recording, may_cut: bool) -> Iterator[Recording]:
             "model, with which it is cut."
         )
     for start, stop in pairwise(pause_cuts(torch.as_tensor(wav), rate)):
-        if MIN_CLIP_SECONDS <= (stop - start) / rate <= MAX_CLIP_SECONDS:
+        if (stop - start) / rate >= MIN_CLIP_SECONDS:  # too long a part is refused by name
             name = f"{recording.name} at {start / rate:.1f} s"
             yield replace(recording, name=name, text="", span=(start / rate, stop / rate))
 

@@ -276,6 +276,25 @@ def test_what_is_heard_is_found_in_the_text(text, heard, passages):
     assert passages_heard(text, heard) == passages
 
 
+def test_a_recording_without_a_pause_is_refused_by_name(tmp_path, codec):
+    wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
+    hum = 0.1 * np.sin(np.arange(31 * rate) * 0.05).astype("float32")
+    soundfile.write(tmp_path / "talk.wav", np.resize(wav, 31 * rate) * 0.5 + hum, rate)
+    clips = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors", tmp_path)
+    ((name, why),) = clips.refused.items()
+    assert name == "talk.wav at 0.0 s" and "31.0 s long" in why and not clips.utterances
+
+
+def test_a_stop_is_told_also_if_nothing_can_be_kept(tmp_path, codec):
+    sound(tmp_path / "clip")
+
+    def stop(done, count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "clip.flac" / "codes", None, stop)
+
+
 def test_a_stopped_reading_goes_on_where_it_was(tmp_path, codec, monkeypatch):
     """Also within a long recording, of which each part counts."""
     wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")
