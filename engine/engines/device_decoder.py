@@ -231,8 +231,8 @@ class DeviceSession:
         self._waveform.close()
         if self._scheduler is not None:
             self._scheduler.close()
-        self._sounds.clear()
-        self._checks.clear()
+        for held in (self._sounds, self._checks, self._unread):
+            held.clear()
 
 
 def _is_in_order(loaded: LoadedModel) -> bool:
