@@ -117,6 +117,7 @@ class DeviceSession:
         self._unread = [sequence for sequence in self._unread if sequence not in sequences]
         for sequence in sequences:
             self._checks.pop(sequence, None)
+            self._cleared.pop(sequence, None)
             if sound := self._sounds.pop(sequence, None):
                 self._waveform.awaited.discard(sound)
                 if self._scheduler is not None:
@@ -231,7 +232,7 @@ class DeviceSession:
         self._waveform.close()
         if self._scheduler is not None:
             self._scheduler.close()
-        for held in (self._sounds, self._checks, self._unread):
+        for held in (self._sounds, self._checks, self._unread, self._cleared):
             held.clear()
 
 

@@ -1,11 +1,13 @@
 """Requests of many callers on one session: each gets the same speech as alone, whatever others do."""
 
 import contextlib
+import gc
 import itertools
 
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.prompts import PendingFill
 from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.drive import Drive
@@ -150,3 +152,18 @@ def test_a_closed_engine_is_a_clear_error():
         with pytest.raises(HiggsError, match="unloaded"):
             call.run()
     assert not engine.opened
+
+
+def test_a_session_keeps_nothing_of_callers_who_left(engine):
+    """But for the last sequence of each row, and the last that began alone. It may be open for days."""
+    with calls_of(engine, 2) as call:
+        for steps in (0, 1, 2, 30, 30, 30, 30, 30):
+            leaves = call(TEXTS[1], listens=True)
+            call.run(steps)
+            call.drive.drop(leaves)
+        call(TEXTS[0])
+        call.run()
+        del leaves, call.heard
+        gc.collect()
+        held = [one for one in gc.get_objects() if type(one) is Sequence and TEXTS[1].startswith(one.text)]
+        assert len(held) <= 3
