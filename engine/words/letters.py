@@ -55,15 +55,15 @@ def said_words(words: Sequence[str], read: SaidText) -> list[str]:
     return forms
 
 
-def word_starts(text: str) -> list[int]:
-    """Return where each of the text's words begins, with the signs before it, and the text's length.
+def word_starts(words: Sequence[str], text: str) -> list[int]:
+    """Return where each of a text's words, or parts of them, begins, with the signs before it, and the text's length.
 
     Tags belong to the word after them.
     """
     masked, starts, after = _masked(text), [], 0
     letters = [place for place, sign in enumerate(masked) if sign.isalnum()]
     at = 0
-    for word in words_of(text):
+    for word in words:
         first, lead = letters[at], next(place for place, sign in enumerate(word) if sign.isalnum())
         if masked[max(0, first - lead) : first] == word[:lead]:
             first -= lead

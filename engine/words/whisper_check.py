@@ -5,6 +5,7 @@ It hears the words alone, so it names what is left out, said again or added, not
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -23,6 +24,7 @@ from .whisper import WhisperAligner
 _LEAST = 8  # letters of words that Whisper would not leave out by itself
 _ADDED = 3  # words at least that nobody wrote: fewer are one word heard as several
 _TOGETHER, _PAUSE = 25.0, 0.4  # seconds that are heard at once, and between two texts
+_DASHES = re.compile(r"[-‐‑–—…/]+|\.{2,}")
 _ALIKE = 0.5  # share of the words heard, without which Whisper has not understood the chunk
 
 
@@ -108,8 +110,8 @@ def misheard_in(
 
 def passages_heard(text: str, heard: Sequence[str]) -> list[str]:
     """Return the passage of a text that each of these transcripts, one after another, is of. Empty if it is of none."""
-    parts = [words_of(one) for one in heard]
-    expected, got = [*map(_plain, words_of(text))], [_plain(word) for part in parts for word in part]
+    words, parts = _apart(text), [_apart(one) for one in heard]
+    expected, got = [*map(_plain, words)], [_plain(word) for part in parts for word in part]
     # Of each word heard, where in the text's words a part begins with it, and where one ends.
     places: list[tuple[float, float]] = []
     for _, first, stop, start, end in SequenceMatcher(None, expected, got, autojunk=False).get_opcodes():
@@ -119,7 +121,7 @@ def passages_heard(text: str, heard: Sequence[str]) -> list[str]:
         else:
             step = size / max(1, count)
             places += [(first + step * number, first + step * (number + 1)) for number in range(count)]
-    starts = word_starts(text)  # in characters
+    starts = word_starts(words, text)  # in characters
     passages, at = [], 0
     for part, written in zip(parts, heard, strict=True):
         own = places[at : at + len(part)]
@@ -127,6 +129,11 @@ def passages_heard(text: str, heard: Sequence[str]) -> list[str]:
         passage = text[starts[round(own[0][0])] : starts[round(own[-1][1])]].strip() if own else ""
         passages.append(passage if passage and _is_of(passage, written) and _is_of(written, passage) else "")
     return passages
+
+
+def _apart(text: str) -> list[str]:
+    """Return the words of a text, also those that dashes join: a reader pauses there, and Whisper writes spaces."""
+    return [part for word in words_of(text) for part in _DASHES.split(word) if any(map(str.isalnum, part))]
 
 
 def _is_of(text: str, other: str) -> bool:

@@ -269,6 +269,12 @@ def test_a_long_recording_with_its_text_is_cut_and_keeps_the_words_as_written(tm
         ),
         ("", ["it was late", ""], ["", ""]),
         ("x" * 10_000, ["it was late"], [""]),
+        # Parts end at dashes, too.
+        (
+            "He went home—the well-known way… and slept—badly.",
+            ["he went home", "the well known way", "and slept", "badly"],
+            ["He went home—", "the well-known way…", "and slept—", "badly."],
+        ),
         ("你好。再见。", ["你好", "再见"], ["你好。", "再见。"]),
     ],
 )
