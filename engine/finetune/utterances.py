@@ -79,10 +79,10 @@ def utterances_of(
                     keys[part] = known.key(part)
                 except HiggsError as error:
                     refused[part.name] = str(error)
-            said = [part.text or known.texts[key] for part, key in keys.items()]
+            texts = [part.text or known.texts[key] for part, key in keys.items()]
             if recording.text and recording not in keys:
-                said = passages_heard(recording.text, said)
-            for (part, key), text in zip(keys.items(), said, strict=True):
+                texts = passages_heard(recording.text, texts)
+            for (part, key), text in zip(keys.items(), texts, strict=True):
                 codes = known.tensors[key].long()
                 if reason := misfit(text, len(codes) / FRAME_RATE) if text else _OTHER_WORDS:
                     refused[part.name] = reason
@@ -95,7 +95,7 @@ def utterances_of(
 
 
 class _Known:
-    """What is known of recordings and their parts, by key: of an earlier run, or encoded and heard now.
+    """Codes, voices and words of recordings and their parts, by key: of an earlier run, or encoded and heard now.
 
     tensors: codes [T, K] int16, and changes of the voice, see `voice_changes`. texts: words, also those Whisper heard.
     At the end the file has what was asked for; if it is stopped, all.
