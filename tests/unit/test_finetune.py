@@ -342,6 +342,8 @@ def test_codes_trained_in_full_are_resumed_and_loaded(written, clips, quick, tri
 
 def test_a_word_that_does_not_end_in_time_is_endless(written, clips, quick, tmp_path, monkeypatch):
     """The tiny checkpoint never stops."""
+    monkeypatch.setattr(audition, "WORDS", 8)
+    monkeypatch.setattr(audition, "TOO_LONG", 0.1)
     monkeypatch.setattr(Network, "shifted", lambda self, rows, shifts: [0.0, 1.0, 1.0, 1.0, 1.0])
     with pytest.raises(HiggsError, match="with each of them speech does not end"):
         train_voice(config(written["v3"]), clips, tmp_path / "voice.safetensors", PARAMS)

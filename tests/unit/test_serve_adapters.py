@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from higgs_tts.engine import Adapter, Engine, EngineConfig, HiggsError
+from higgs_tts.engine import Adapter, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.tools.arguments import make_parser
 from higgs_tts.engine.tools.engine_choice import named_loras
 from higgs_tts.engine.tools.tiny import write_tiny
@@ -169,13 +169,13 @@ def test_an_adapter_that_cannot_be_opened_fails_its_own_calls(served, spoken, mo
 
 def test_a_call_that_waits_for_its_adapter_can_be_dropped(config):
     adapted = engines_of(config)
-    ends = {}
+    ends, params = {}, SamplingParams(max_frames=30)
     with Engine(config) as engine:
         speaker = speaking.SpeakerThread(engine, adapted=adapted)
         try:
             jobs = {
                 name: speaking.SpeechJob(
-                    "One apple.", lambda what, name=name: ends.setdefault(name, what), adapter=name
+                    "One apple.", lambda what, name=name: ends.setdefault(name, what), params=params, adapter=name
                 )
                 for name in ("", "anna", "ben")
             }
