@@ -117,6 +117,7 @@ class Adapters:
     warnings: tuple[str, ...] = ()
 
     def change_any(self, sources: Sequence[Source]) -> bool:
+        """True if an adapter changes one of the stored tensors."""
         return any(source.name in self.changes for source in sources)
 
     def merges(self, sources: Sequence[Source], target: torch.Tensor) -> list[Callable[[], None]]:

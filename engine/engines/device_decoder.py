@@ -66,7 +66,7 @@ class DeviceSession:
     def __init__(self, decoder: DeviceDecoder, runner: ModelRunner | None, stage: Stage, peak: Peak):
         self._decoder, self._peak, loaded = decoder, peak, decoder.loaded
         self._checks: dict[Sequence, ChunkCheck | WhisperCheck] = {}  # of incomplete sequences
-        self._unread: list[Sequence] = []  # to be checked: their text is read once the device has their prompt
+        self._unread: list[Sequence] = []  # whose checks are still to be made, while the device is busy
         self._cleared: dict[Sequence, int] = {}  # samples that a listener may hear
         windows, rows = loaded.windows(), 0 if runner is None else min(runner.state.batch, stage.rows)
         together = 1 if stage.alone and runner is not None else loaded.windows_together()

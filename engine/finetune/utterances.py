@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save as safetensors_bytes
 
 from ..checkpoint.codec_layout import CodecWeights
-from ..codec.model import Encode, open_encoder
+from ..codec.model import open_encoder
 from ..core.config import FRAME_RATE, MOST_FILM_SECONDS
 from ..core.errors import HiggsError
 from ..core.threads import one_thread
@@ -106,7 +106,7 @@ class _Known:
         self._codec, self._stack = codec.config.name, contextlib.ExitStack()
         self._used: list[str] = []
         enter = self._stack.enter_context
-        self._encode = functools.cache(lambda: enter(_encoder(codec, device)))
+        self._encode = functools.cache(lambda: enter(open_encoder(codec.config, codec.read("encoder", device), device)))
         self._hear = functools.cache(lambda: enter(transcriber(whisper, device)) if whisper else None)
 
     def __enter__(self) -> _Known:
@@ -121,12 +121,12 @@ class _Known:
             write_file(self._file, safetensors_bytes({name: self.tensors[name] for name in names}, words))
 
     def has(self, part: Recording) -> bool:
-        """Tell whether nothing needs to be read for `key`."""
+        """True if a part is known, so that `key` reads nothing."""
         key = _key(part, self._codec)
         return {key, _voice(key)} <= self.tensors.keys()
 
     def key(self, part: Recording) -> str:
-        """Return a part's key, under which all is there then. Raises HiggsError if it is no clip to learn."""
+        """Return a part's key. Reads and encodes it unless it is known. Raises HiggsError if it cannot be learned."""
         key = _key(part, self._codec)
         if not self.has(part):
             wav, rate = _sound(part)
@@ -142,15 +142,14 @@ class _Known:
         return key
 
 
-def _encoder(codec: CodecWeights, device: torch.device) -> contextlib.AbstractContextManager[Encode]:
-    return open_encoder(codec.config, codec.read("encoder", device), device)
-
-
 def _written(hear: Hear | None, wav: Wave, rate: int) -> str:
-    text = hear([wav], rate)[0] if hear is not None else ""
+    if hear is None:
+        raise HiggsError(
+            "It has no transcript. Write its words into a .txt file of the same name, or give a Whisper model."
+        )
+    (text,) = hear([wav], rate)
     if not text:
-        why = "Whisper understands no words in it." if hear else "It has no transcript."
-        raise HiggsError(f"{why} Write its words into a .txt file of the same name, or give a Whisper model.")
+        raise HiggsError("Whisper understands no words in it. Cut it out.")
     return text
 
 

@@ -111,14 +111,13 @@ def load_whisper(folder: Path, device: torch.device) -> tuple[Any, Any, Any]:
     extractors, tokenizers, models = (import_optional("transformers", kind) for kind in kinds)
     # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
     dtype = torch.float32 if device.type == "cpu" else "auto"
-    given = {"local_files_only": True, "torch_dtype": dtype}
+    given = {"torch_dtype": dtype, "output_loading_info": True, "ignore_mismatched_sizes": True}
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise _unusable(folder, f"it has no {_TOKENIZERS[0]}: copy that of the model it was made from")
     try:
         with _no_bars():
             tokenizer = tokenizers.from_pretrained(folder, local_files_only=True)
-            told = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-            model, report = models.from_pretrained(folder, **given, **told)
+            model, report = models.from_pretrained(folder, local_files_only=True, **given)
     except BaseException as error:
         if type(error) is Exception or isinstance(error, _FAILED):
             lines = filter(None, map(str.strip, str(error).splitlines()))

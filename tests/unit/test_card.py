@@ -14,7 +14,7 @@ ENGLISH = "Your computer can speak now."
 
 
 def card(folder, **held):
-    (folder / CARD).write_text(json.dumps(held))
+    (folder / CARD).write_text(json.dumps(held), encoding="utf-8")
     return read_card(folder)
 
 
@@ -89,7 +89,7 @@ def test_the_embedded_checkpoint_has_a_card():
 def test_speech_carries_each_warning_once_per_call(tmp_path):
     """For the whole text, however many chunks it has."""
     folder = write_tiny(tmp_path / "v3", "v3")
-    (folder / CARD).write_text(json.dumps({"languages": ["en"], "tags": []}))
+    (folder / CARD).write_text(json.dumps({"languages": ["en"], "tags": []}), encoding="utf-8")
     text = "Wo ist der Bahnhof? Das ist nicht hier. <|emotion:awe|>Oh, wie schön ist es. <|emotion:fear|>Und nun?"
     with Engine(EngineConfig(model=str(folder), device="cpu", runner="eager", context=512)) as engine:
         speech = engine.speak(text, params=SamplingParams(max_frames=8, chunk_seconds=1.0))

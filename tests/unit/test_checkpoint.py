@@ -46,7 +46,7 @@ def edit(folder, change):
 
 def edit_config(folder, **values):
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
 
 
 def load(folder, dtype=torch.float32):
@@ -143,7 +143,7 @@ def test_shards_and_copied_heads_change_nothing(written, tmp_path, family):
 def test_a_head_of_its_own_is_used_whatever_the_config_says(copy, tie):
     folder = copy("v3")
     edit(folder, lambda tensors: tensors.update({V3_HEAD: tensors[V3_CODES] + 1}))
-    audio = json.loads((folder / "config.json").read_text())["audio_encoder_config"]
+    audio = json.loads((folder / "config.json").read_text(encoding="utf-8"))["audio_encoder_config"]
     edit_config(folder, audio_encoder_config=audio | {"tie_word_embeddings": tie})
     checkpoint = inspect(folder)
     tensors = load_talker(checkpoint, CPU, torch.float32)

@@ -41,7 +41,7 @@ def reference(tensors, tmp_path_factory, codec_of_transformers):
     """transformers' class with the same weights, and its messages on loading them."""
     folder = tmp_path_factory.mktemp("codec")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(hf_config(TINY)))
+    (folder / "config.json").write_text(json.dumps(hf_config(TINY)), encoding="utf-8")
     model, info = codec_of_transformers.from_pretrained(folder, output_loading_info=True)
     return model.eval(), info
 

@@ -58,8 +58,8 @@ def test_a_missing_file_is_a_problem_with_a_remedy(copy, name, says):
 
 def test_damage_is_reported_part_by_part(copy):
     folder = copy("v3")
-    (folder / "tokenizer.json").write_text("{")
-    (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}')
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}', encoding="utf-8")
     report = examine(folder)
     assert len(report.problems) == 2 and not report.family
     assert "a different model" in report.problems[0] and "tokenizer.json" in report.problems[1]
@@ -77,9 +77,9 @@ def test_doctor_names_the_right_folder(copy):
 def test_a_wrong_folder_is_searched_two_levels_deep(tmp_path, written):
     deep = shutil.copytree(written["v3"], tmp_path / "models" / "tts" / "higgs")
     for number in range(100):
-        (tmp_path / "models" / f"{number:03}.txt").write_text("")
+        (tmp_path / "models" / f"{number:03}.txt").write_text("", encoding="utf-8")
     (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "file").write_text("")
+    (tmp_path / ".hidden" / "file").write_text("", encoding="utf-8")
     report = examine(tmp_path)
     assert list(report.files) == [f"models/{number:03}.txt" for number in range(100)]
     assert report.notes[-1] == "Not checked, because more than 2 levels deep: models/tts/higgs."
@@ -93,7 +93,7 @@ def other_tokens(folder, change):
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     change(tokenizer)
-    path.write_text(json.dumps(tokenizer))
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
     return examine(folder)
 
 
@@ -147,7 +147,7 @@ def cut(path, size=5000):
 
 
 def point(path):
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", encoding="utf-8")
 
 
 def rename_all(path):
@@ -162,7 +162,7 @@ DAMAGE = {
     "config cut short": ("config.json", lambda path: cut(path, 100), "JSON", "Download"),
     "config of another": (
         "config.json",
-        lambda path: path.write_text('{"model_type": "qwen3"}'),
+        lambda path: path.write_text('{"model_type": "qwen3"}', encoding="utf-8"),
         "'qwen3'",
         "Download",
     ),
@@ -204,7 +204,7 @@ def test_a_talker_that_cannot_be_opened_is_not_called_a_codec(copy):
     """Its folder may hold the codec's file as well."""
     folder = copy("v2-boson")
     shutil.copy(folder / "audio_tokenizer" / "model.pth", folder)
-    (folder / "config.json").write_text("{")
+    (folder / "config.json").write_text("{", encoding="utf-8")
     assert examine(folder).advice.startswith("Download")
 
 

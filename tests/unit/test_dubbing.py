@@ -462,8 +462,8 @@ class TestFilmFiles:
 
     def test_files_without_sound_are_refused(self, tmp_path, capsys, monkeypatch):
         write_film(tmp_path / "silent.mp4", None, 0, "mp4", "")
-        (tmp_path / "text.mp4").write_text("This is not a film.")
-        (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
+        (tmp_path / "text.mp4").write_text("This is not a film.", encoding="utf-8")
+        (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n", encoding="utf-8")
         monkeypatch.setattr(Engine, "open", None)
         for name, says in (("silent.mp4", "has no sound"), ("text.mp4", "cannot be read"), ("no.mp4", "There is no")):
             for option in ("--film", "--bed"):

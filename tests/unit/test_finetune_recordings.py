@@ -301,6 +301,17 @@ def test_a_stop_is_told_also_if_nothing_can_be_kept(tmp_path, codec):
         utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "clip.flac" / "codes", None, stop)
 
 
+def test_a_clip_in_which_whisper_hears_nothing_is_left_out(tmp_path, codec, monkeypatch):
+    @contextlib.contextmanager
+    def transcriber(folder, device):
+        yield lambda wavs, rate: ["" for _ in wavs]
+
+    monkeypatch.setattr(utterances, "transcriber", transcriber)
+    shutil.copy(BUILT_IN_CLIPS / "amber.flac", tmp_path)
+    clips = utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "codes.safetensors", tmp_path)
+    assert not clips.utterances and "no words in it. Cut it out." in clips.refused["amber.flac"]
+
+
 def test_a_stopped_reading_goes_on_where_it_was(tmp_path, codec, monkeypatch):
     """Also within a long recording, of which each part counts."""
     wav, rate = soundfile.read(BUILT_IN_CLIPS / "amber.flac", dtype="float32")

@@ -44,7 +44,9 @@ SECOND = 24_000
 @pytest.fixture(scope="module")
 def folder(written, tmp_path_factory):
     folder = shutil.copytree(written["v3"], tmp_path_factory.mktemp("served") / written["v3"].name)
-    (folder / CARD).write_text('{"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}')
+    (folder / CARD).write_text(
+        '{"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}', encoding="utf-8"
+    )
     return folder
 
 

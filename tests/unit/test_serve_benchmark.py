@@ -83,7 +83,7 @@ def test_answers_are_compared(serve, tmp_path):
         for change in (lambda length: [length, "another"], lambda length: [length + 2, "another"]):
             counts.append(serve.called(port, "compare", 2, 1, answers))
             wanted = json.loads(answers.read_text(encoding="utf-8"))
-            answers.write_text(json.dumps([change(length) for length, _ in wanted]))
+            answers.write_text(json.dumps([change(length) for length, _ in wanted]), encoding="utf-8")
         counts.append(serve.called(port, "compare", 2, 1, answers))
     for told, kind in zip(counts, ("right", "wrong", "silent_short"), strict=True):
         others = {name: told[name] for name in ("right", "wrong", "silent_short", "errors") if name != kind}

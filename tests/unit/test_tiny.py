@@ -21,7 +21,7 @@ def needs(name):
 
 
 def config_of(folder):
-    return json.loads((folder / "config.json").read_text())
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def contents(folder):
@@ -50,7 +50,7 @@ def test_a_tiny_checkpoint_is_small_and_stored_as_published(written, family):
 
 def test_the_index_names_all_tensors(tmp_path):
     folder = write_tiny(tmp_path, "v2")
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
     held = {name: file for file, tensors in contents(folder).items() for name in tensors}
     assert index["weight_map"] == held and set(held.values()) == {"model.safetensors"}
     size = sum(t.numel() * t.element_size() for tensors in contents(folder).values() for t in tensors.values())
