@@ -25,9 +25,9 @@ from .modules import CODEBOOKS, SEMANTIC_RATE, ResidualQuantizer, SemanticEncode
 from .snake import SnakeKernel
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame; makes windows exact
-# After a first frame that need not be exact. The embedded model's changes by -92 dB at most, as speech begins softly,
-# and a frame in the midst of speech by -42 dB: `early_window` in benchmarks/results/codec.json.
-EARLY_CONTEXT = 5
+# After a first and a second window that need not be exact. With one earlier window alone, streams ran dry before the
+# second one. What it changes: `early_window` in benchmarks/results/codec.json.
+EARLY_CONTEXTS = (5, 7)
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips are decoded in windows of this length
 END_FRAMES = 25  # a clip's last window is padded to a multiple on a CPU, where oneDNN compiles for each new length
 _SEMANTIC_PAD = 160  # samples of padding on each side of HuBERT's input

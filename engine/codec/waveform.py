@@ -7,14 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 
 import torch
 
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..device.memory import PrivatePool
-from .model import CONTEXT_FRAMES, EARLY_CONTEXT, WINDOW_FRAMES, CodecDecoder
+from .model import CONTEXT_FRAMES, EARLY_CONTEXTS, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
 from .window_graphs import WindowGraphs
 
@@ -38,7 +38,7 @@ class Waveform:
     graphs: on a GPU, what decodes windows there.
     together: windows decoded at once, on a GPU. Streamed ones go with those that are due at the same poll.
     serialize: as for SideStreamWindows.
-    early: the first window of a streamed sound waits for fewer frames, and is not exact.
+    early: the first windows of a streamed sound wait for fewer frames, and are not exact.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class Waveform:
         early: bool = False,
     ):
         self.clock: Callable[[], float] = time.monotonic  # seconds, by which streams are played
-        self.first_context = EARLY_CONTEXT if early else CONTEXT_FRAMES
         self.windows = make_windows(decoder, pool, graphs, LENGTHS, serialize)
         self._is_cuda = pool.device.type == "cuda"
-        self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
+        sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS
+        contexts = chain(EARLY_CONTEXTS if early else (), repeat(CONTEXT_FRAMES))
+        self.firsts = list(zip(sizes, contexts, strict=False))  # frames of streamed sounds' first windows and after them
         self.together = together
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
@@ -71,8 +72,8 @@ class Waveform:
     @property
     def first_frames(self) -> list[int]:
         """Frames of codes that each of a streamed sound's first windows needs."""
-        first, *others = accumulate(self.first_sizes[:_CLOSE])
-        return [first + self.first_context, *(frames + CONTEXT_FRAMES for frames in others)]
+        ends = accumulate(size for size, _ in self.firsts)
+        return [end + after for end, (_, after) in zip(ends, self.firsts[:_CLOSE], strict=False)]
 
     def sound(self, streamed: bool = False) -> Sound:
         """Return a new sound. streamed: its first windows are short, and the first one is waited for if it is alone."""
@@ -161,14 +162,13 @@ class Waveform:
 class Sound:
     """Sound of one sequence, decoded in windows whose sizes depend only on the frame index.
 
-    Each window is decoded with CONTEXT_FRAMES on either side, so seams are exact, unless the first one is early. Only
-    that many decoded frames are kept.
+    Each window is decoded with CONTEXT_FRAMES on either side, so seams are exact, unless the first ones are early.
+    Only that many decoded frames are kept.
     """
 
     def __init__(self, waveform: Waveform, streamed: bool):
         self._waveform, self.streamed = waveform, streamed
-        self._sizes = deque(waveform.first_sizes if streamed else ())
-        self._context = waveform.first_context if streamed else CONTEXT_FRAMES  # after the next window
+        self._firsts = deque(waveform.firsts if streamed else ())
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
         self._codes: list[torch.Tensor] = []  # [t, K] each, `_kept` and waiting frames together
         self._count = self._kept = 0  # frames of them, and those that have been decoded
@@ -208,13 +208,12 @@ class Sound:
 
     def advance(self) -> bool:
         """Decode the next window if its codes have come, with those of its right context. False if they have not."""
-        size = self._sizes[0] if self._sizes else self._steady
-        end = self._kept + size + self._context
+        size, after = self._firsts[0] if self._firsts else (self._steady, CONTEXT_FRAMES)
+        end = self._kept + size + after
         if self._count < end:
             return False
-        self._context = CONTEXT_FRAMES
-        if self._sizes:
-            self._sizes.popleft()
+        if self._firsts:
+            self._firsts.popleft()
         self._submit(torch.cat(self._codes), size, end)
         return True
 

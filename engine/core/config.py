@@ -137,7 +137,7 @@ class EngineConfig(_Ranged):
     prefixes: int = _number(4, 0, 64)  # prompt prefixes (voice, scene) in the prefix cache
     adapters: tuple[Adapter, ...] = ()  # merged in this order
     whisper: str | None = None  # folder of a Whisper in transformers' format, for word times where no head aligns
-    early: bool = False  # a listener gets the first 40 ms five frames sooner; their samples are not exact
+    early: bool = False  # a listener gets the first sound five frames sooner; 120 ms are not exact then
     # GB of GPU memory that the engine may grow to as it batches sequences; 0: all free memory.
     memory: float = _number(0.0, 0.0, 1024.0, step=1.0)
 

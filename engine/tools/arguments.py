@@ -277,7 +277,7 @@ def _serve_parser(commands):
     )
     _number_argument(command, EngineConfig, "batch", "maximum chunks generated together; 0: as many as fit")
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
-    help_text = "start streams five frames sooner: their first 40 ms are then not exact to the bit"
+    help_text = "start streams five frames sooner: their first 120 ms are then not exact to the bit"
     command.add_argument("--early", action="store_true", help=help_text)
     _whisper_argument(command)
     _ray_arguments(command)

@@ -136,5 +136,5 @@ def test_an_early_listener_hears_the_first_sound_five_frames_sooner_and_the_same
         said[early] = speech, events[first][1], next(done for kind, done in events[first:] if kind == "frames")
     (exact, size, frames), (early, early_size, early_frames) = said[False], said[True]
     assert size == early_size == 960 and frames - early_frames == 5
-    assert torch.equal(exact.codes, early.codes) and torch.equal(exact.wav[960:], early.wav[960:])
-    assert 0 < (exact.wav[:960] - early.wav[:960]).abs().max() < 1e-4
+    assert torch.equal(exact.codes, early.codes) and torch.equal(exact.wav[2880:], early.wav[2880:])
+    assert 0 < (exact.wav[:2880] - early.wav[:2880]).abs().max() < 1e-4

@@ -193,19 +193,20 @@ def test_late_windows_come_in_order_and_finish_waits_for_the_rest(decoder, monke
     assert heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("frames", [3, 6, 8, 60])
-def test_an_early_first_window_waits_for_fewer_frames_and_the_others_are_exact(decoder, frames):
+@pytest.mark.parametrize("frames", [4, 6, 9, 10, 60])
+def test_early_first_windows_wait_for_fewer_frames_and_the_others_are_exact(decoder, frames):
     codes = draw_codes(frames)
     waveform = Waveform(decoder, PrivatePool(torch.device("cpu")), early=True)
     sound, exact = waveform.sound(streamed=True), decoder(codes.T[None])[0].clamp(-1, 1)
-    assert waveform.first_frames == [6, 13]
+    assert waveform.first_frames == [6, 10]
     there = push(sound, codes)
-    assert there[:1] == [960] * (frames >= 6) and len(there) == {3: 0, 6: 1, 8: 1, 60: 7}[frames]
+    assert there[:1] == [960] * (frames >= 6) and len(there) == {4: 0, 6: 1, 9: 1, 10: 2, 60: 7}[frames]
     heard = finished(waveform, sound)
-    first = decoder(codes[:6].T[None])[0].clamp(-1, 1)[:960]
-    assert heard.shape == exact.shape and (heard[:960] - first).abs().max() < 1e-5
-    assert (heard[960:] - exact[960:]).abs().max() < 1e-5
-    assert frames < 7 or (first - exact[:960]).abs().max() > 1e-5, "the frames after it count"
+    assert heard.shape == exact.shape and (heard[2880:] - exact[2880:]).abs().max() < 1e-5
+    for start, stop, seen in ((0, 960, 6), (960, 2880, 10)):
+        part = decoder(codes[:seen].T[None])[0].clamp(-1, 1)[start:stop]
+        assert (heard[start:stop] - part).abs().max() < 1e-5
+        assert frames <= seen or (part - exact[start:stop]).abs().max() > 1e-5, "the frames after it count"
 
 
 class Together(Held):
