@@ -55,7 +55,9 @@ class Waveform:
         self._is_cuda = pool.device.type == "cuda"
         sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS
         contexts = chain(EARLY_CONTEXTS if early else (), repeat(CONTEXT_FRAMES))
-        self.firsts = list(zip(sizes, contexts, strict=False))  # frames of streamed sounds' first windows and after them
+        self.firsts = list(
+            zip(sizes, contexts, strict=False)
+        )  # frames of streamed sounds' first windows and after them
         self.together = together
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded
@@ -137,10 +139,14 @@ class Waveform:
                 self._begin_waiting()
         self._give(self.windows.poll(wait))
 
-    def finish(self) -> None:
-        """Wait for all windows and pass them to their sounds."""
+    def start(self) -> None:
+        """Start decoding all windows there are."""
         self._begin_due()
         self._begin_waiting()
+
+    def finish(self) -> None:
+        """Decode all windows, and pass them to their sounds."""
+        self.start()
         self._give(self.windows.finish())
 
     def _give(self, wavs: list[torch.Tensor]):

@@ -156,6 +156,9 @@ class DeviceSession:
             self._take(self._scheduler, outputs)
             self._decode_windows()  # the device has the next step meanwhile
         else:
+            self._waveform.start()
+            for sequence in [one for one, check in self._checks.items() if isinstance(check, ChunkCheck)]:
+                self._judge(sequence)  # while the device decodes
             self._waveform.finish()
         self._waveform.poll(wait=bool(self._waveform.awaited))
         self._decoder.require_open()
@@ -163,9 +166,10 @@ class DeviceSession:
 
     def _make_checks(self) -> None:
         """Read the texts of new sequences, for their checks."""
-        if self._decoder.make_check is not None:
-            self._checks |= {sequence: self._decoder.make_check(sequence) for sequence in self._unread}
-        self._unread.clear()
+        while self._unread:
+            sequence = self._unread.pop()
+            assert self._decoder.make_check is not None
+            self._checks[sequence] = self._decoder.make_check(sequence)
 
     def _take(self, scheduler: Scheduler, outputs: Outputs) -> None:
         for sequence, frames in outputs:
@@ -210,8 +214,8 @@ class DeviceSession:
         for sequence in [one for one, sound in self._sounds.items() if sound in given or one in moved]:
             sound = self._sounds[sequence]
             wav, is_last = sound.new(), sound.is_complete
-            if sequence in self._checks:
-                self._checks[sequence].receive(wav)
+            if isinstance(check := self._checks.get(sequence), WhisperCheck):
+                check.receive(wav)
             sequence.error = sequence.error or sound.error
             if sequence.error is not None:
                 self.drop(sequence)

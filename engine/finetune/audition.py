@@ -103,7 +103,7 @@ class Audition:
             trial = replace(trial, likeness=likeness(torch.cat(wavs[1::2])))
         if self._whisper:
             with transcriber(self._whisper, self._device) as hear:
-                misheard = [misheard_in(self.texts, wavs[first::2], hear) for first in (0, 1)]
+                misheard = misheard_in(self.texts, [wavs[::2], wavs[1::2]], hear)
             trial = replace(trial, wrong=[*map(max, trial.wrong, misheard)])
         return trial
 

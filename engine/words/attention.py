@@ -138,8 +138,8 @@ class Listening:
 
     def __init__(self, chunk: ReadWords, heads: Sequence[Head]):
         self._chunk, self._heads, self._shares = chunk, heads, chunk.shares
-        self._maps: list[torch.Tensor] = []  # [heads, t, W] each
-        self._sent: tuple[torch.Tensor, torch.cuda.Event | None] | None = None
+        self._maps: list[torch.Tensor] = []  # [heads, t, W] each, on the host once `_copied` has come
+        self._copied: torch.cuda.Event | None = None
         self.frames = 0
 
     def listen(self, cache: KeptQueries, row: int, frames: int) -> None:
@@ -151,21 +151,13 @@ class Listening:
         self._shares = to_device(self._shares, queries.device)
         text = self._chunk.text_slots
         new = _attended(queries, cache.row_keys(row, text.start, text.stop), self._shares)
-        self._maps += [new] if self._maps else [new[:, :1], new]
+        if new.is_cuda:
+            new, self._copied = to_host(new), end_of_work()
+        self._maps.append(new)
         self.frames = frames
 
-    def send(self) -> None:
-        """Begin to copy the whole to the host. The device need not be done with it."""
-        mean = mean_attention([torch.cat(self._maps, 1)], self._heads)
-        is_gpu = mean.device.type == "cuda"
-        self._sent = (to_host(mean), end_of_work()) if is_gpu else (mean, None)
-        self._maps.clear()
-
     def mean(self) -> torch.Tensor:
-        """Return `mean_attention` [frames, W] on the host."""
-        if self._sent is None:
-            return mean_attention([torch.cat(self._maps, 1)], self._heads).cpu()
-        mean, event = self._sent
-        if event is not None:
-            event.synchronize()
-        return mean
+        """Return `mean_attention` [frames, W] on the host. Waits for a GPU."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return mean_attention([torch.cat([self._maps[0][:, :1], *self._maps], 1)], self._heads)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..core.config import FRAME_RATE, FRAME_SAMPLES
+from ..core.config import FRAME_RATE
 from ..core.sequence import Sequence as Prompt
 from ..prompt.builder import PromptBuilder
 from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
@@ -22,7 +22,7 @@ from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
 from .attention import Head, KeptQueries, Listening, ReadWords, attention_to_words, by_layer, mean_attention, read_words
-from .path import free_path
+from .path import changes, free_path
 
 _LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing
 _SKIP = 1.0  # what leaving out a word costs the path, and beside it each of its letters, in nats
@@ -72,23 +72,20 @@ class ChunkCheck:
         self._listening = Listening(self._chunk, heads) if self._chunk else None
         self._checked = 0  # frames
         self._fixed = (0, 0)  # sentences that a listener may hear, and their frames
-        self._cleared = self._samples = self._heard_samples = 0  # frames that may be heard, samples made, samples heard
+        self._cleared = 0  # frames that may be heard
         self._sentences = np.array(self._chunk.sentences if self._chunk else [])
-        sentences = split_sentences(prompt.text) if self._chunk else []
-        self._first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))  # sentences heard as they come
-        self._soon = round(_SOON * sum(map(estimate_seconds, sentences[: self._first])) * FRAME_RATE)
 
-    def receive(self, wav: torch.Tensor) -> None:
-        """Take in the next part of the chunk's audio, [n]."""
-        self._samples += len(wav)
-        self._heard_samples = max(self._heard_samples, min(self._samples, self._cleared * FRAME_SAMPLES))
+    @functools.cached_property
+    def _opening(self) -> tuple[int, int]:
+        """The number of sentences that are heard as they come, and the frames during which nothing is checked."""
+        sentences = split_sentences(self._chunk.prompt.text) if self._chunk else []
+        first = 1 + sum(1 for _ in itertools.takewhile(is_title, sentences[:2]))
+        return first, round(_SOON * sum(map(estimate_seconds, sentences[:first])) * FRAME_RATE)
 
     def listen(self, cache: KeptQueries, row: int, frames: int) -> None:
         """Take in the attention of the whole chunk, which must still be in a row of the cache."""
         if self._listening is not None:
             self._listening.listen(cache, row, frames)
-            if self._listening.frames == frames > 0:
-                self._listening.send()
 
     def frames_to_hear(self, codes: torch.Tensor, place: tuple[KeptQueries, int] | None = None) -> int:
         """Return how many of the frames so far, codes [T, K], a listener may hear.
@@ -99,8 +96,8 @@ class ChunkCheck:
         return self._cleared
 
     def _clear(self, codes: torch.Tensor, place: tuple[KeptQueries, int] | None) -> int:
-        count = len(codes)
-        if self._chunk is None or len(set(self._sentences)) <= self._first or count < self._soon:
+        count, (first, soon) = len(codes), self._opening
+        if self._chunk is None or len(set(self._sentences)) <= first or count < soon:
             return count
         if count >= self._checked + (_EVERY if self._fixed[0] else _SURE):
             self._checked = count
@@ -108,7 +105,7 @@ class ChunkCheck:
                 self._listening.listen(*place, count)
             cleared = None
             for chunk, attention in self._attention(codes):
-                cleared = frames_cleared(chunk.forms, self._sentences, *attention, self._first)
+                cleared = frames_cleared(chunk.forms, self._sentences, *attention, first)
                 if cleared is not None and not cleared[2]:
                     break
             if cleared is None:
@@ -124,8 +121,7 @@ class ChunkCheck:
         if self._chunk is None or len(codes) < len(self._chunk.words):
             return None
         copies = copied(codes.numpy())
-        heard = HeardSpeech(self._fixed, -(-self._heard_samples // FRAME_SAMPLES))
-        verdict = None
+        heard, verdict = HeardSpeech(self._fixed, self._cleared), None
         for chunk, attention in self._attention(codes):
             verdict = judge_words(chunk.words, self._sentences, *attention, copies, heard, ended, chunk.forms)
             if verdict is not None and not verdict.doubts:
@@ -273,8 +269,13 @@ def _with_copies(findings: list[_Finding], copies: Iterable[tuple[int, int, int]
 
 def _lost(smooth: np.ndarray, least: float, size: int) -> list[tuple[int, int]]:
     """Return (start, stop) of at least `size` frames in which the attention to the words [T] is below `least`."""
-    edges = np.flatnonzero(np.diff(smooth < least, prepend=False, append=False)).tolist()
-    return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if stop - start >= size]
+    return [(start, stop) for start, stop in _spans(smooth < least) if stop - start >= size]
+
+
+def _spans(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of the runs of True in a mask [n]."""
+    edges = changes(np.concatenate([[False], mask, [False]])).tolist()[1:]
+    return ((start - 1, stop - 1) for start, stop in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _with_lost(findings: list[_Finding], sure: np.ndarray, path: np.ndarray) -> list[_Finding]:
@@ -313,9 +314,8 @@ def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: 
             for first in np.flatnonzero((length >= least) & (taken < share * pace * length)).tolist():
                 bad[first : first + size] = True
     reached = np.maximum.accumulate(path)
-    edges = np.flatnonzero(np.diff(bad, prepend=False, append=False)).tolist()
     is_short = frames < _ENDS * pace * letters
-    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+    for first, stop in _spans(bad):
         inside = np.flatnonzero(is_short[first:stop])  # at the ends of a run, only words that are short themselves
         first, stop = first + int(inside[0]), first + int(inside[-1]) + 1
         start, end = np.searchsorted(reached, (first, stop)).tolist()
@@ -324,7 +324,7 @@ def _swallowed(path: np.ndarray, letters: np.ndarray, frames: np.ndarray, pace: 
 
 def _added(path: np.ndarray, letters: np.ndarray, pace: float) -> Iterator[_Finding]:
     """Find runs of frames on one unit in which something else must be said."""
-    starts = np.flatnonzero(np.diff(path, prepend=-1)).tolist()
+    starts = changes(path).tolist()
     for start, stop in zip(starts, [*starts[1:], len(path)], strict=True):
         if stop - start > pace * letters[path[start]] + _LONG:
             yield "added", int(path[start]), int(path[start]) + 1, start, stop

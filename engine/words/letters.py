@@ -83,21 +83,26 @@ def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, in
     read: the text that the talker read, as written. tokens: the characters (start, stop) of each token in it.
     Returns None if its letters are not those of the words, or a word has no token.
     """
-    letters = [(letter, number) for number, word in enumerate(words) for letter in word if letter.isalnum()]
+    letters = [[letter for letter in word if letter.isalnum()] for word in words]
     masked = _masked(read)
-    places = [place for place, letter in enumerate(masked) if letter.isalnum()]
-    if [masked[place] for place in places] != [letter for letter, _ in letters]:
+    is_letter = np.array([letter.isalnum() for letter in masked], bool)
+    if [letter for letter in masked if letter.isalnum()] != list(itertools.chain(*letters)) or not words:
         return None
-    owner = {place: number for place, (_, number) in zip(places, letters, strict=True)}
-    for place in range(1, len(masked)):  # signs after a word
-        if place not in owner and place - 1 in owner and not masked[place].isspace():
-            owner[place] = owner[place - 1]
-    for place in range(len(masked) - 2, -1, -1):  # signs before a word
-        if place not in owner and place + 1 in owner and not masked[place].isspace():
-            owner[place] = owner[place + 1]
+    owner = np.full(len(masked), -1)
+    owner[is_letter] = np.repeat(np.arange(len(words)), [*map(len, letters)])
+    is_space = np.array([letter.isspace() for letter in masked])
+    owner = _spread(owner, is_space)  # signs after a word
+    owner = _spread(owner[::-1], is_space[::-1])[::-1]  # signs before a word
     shares = np.zeros((len(tokens), len(words)), np.float32)
-    for token, (start, stop) in enumerate(tokens):
-        held = [owner[place] for place in range(max(0, start), stop) if place in owner]
+    for share, (start, stop) in zip(shares, tokens, strict=True):
+        held = [number for number in owner[max(0, start) : stop].tolist() if number >= 0]
         for number in held:
-            shares[token, number] += 1 / len(held)
-    return torch.from_numpy(shares) if len(words) and shares.any(0).all() else None
+            share[number] += 1 / len(held)
+    return torch.from_numpy(shares) if shares.any(0).all() else None
+
+
+def _spread(owner: np.ndarray, is_space: np.ndarray) -> np.ndarray:
+    """Give the places without an owner, -1, the one of those before them, up to white space."""
+    places = np.arange(len(owner))
+    last = np.maximum.accumulate(np.where(is_space | (owner >= 0), places, 0))
+    return owner[last]

@@ -38,6 +38,11 @@ def path_starts(scores: np.ndarray) -> np.ndarray:
     return starts
 
 
+def changes(values: np.ndarray) -> np.ndarray:
+    """Return the places of values [n] that differ from the one before them. The first does."""
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))  # np.diff with `prepend` is slow
+
+
 def free_path(attention: np.ndarray, skips: np.ndarray, is_whole: bool = True) -> np.ndarray:
     """Return the word [T] that each frame says in attention [T, W], by a path that may skip words and go back.
 
@@ -45,7 +50,7 @@ def free_path(attention: np.ndarray, skips: np.ndarray, is_whole: bool = True) -
     is_whole: False if more frames follow, so that the words after the path are not left out.
     """
     frames = len(attention)
-    cuts = np.flatnonzero(np.diff(attention.argmax(1), prepend=-1))
+    cuts = changes(attention.argmax(1))
     scores = np.add.reduceat(np.log(attention + np.float32(_FLOOR)), cuts)  # [runs, W]
     costs = np.concatenate([[0.0], skips.cumsum()])
     done, ahead = costs[1:], costs[1:-1]

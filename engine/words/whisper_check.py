@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -30,6 +30,8 @@ _ALIKE = 0.5  # share of the words heard, without which Whisper has not understo
 
 class WhisperCheck:
     """The check of one chunk. Somebody who listens hears it as it comes: its doubts are named, not mended."""
+
+    needs_audio = True
 
     def __init__(self, whisper: WhisperAligner, text: str):
         self._whisper, self._text, self._wavs, self._is_heard = whisper, text, [torch.empty(0)], False
@@ -91,12 +93,21 @@ def misheard(text: str, written: str) -> int:
 
 
 def misheard_in(
-    texts: Sequence[str], wavs: Sequence[torch.Tensor], hear: Callable[[Sequence[torch.Tensor], int], list[str]]
-) -> int:
-    """Return how many words of spoken texts, wavs [n] at SAMPLE_RATE, Whisper understands otherwise.
+    texts: Sequence[str],
+    takes: Iterable[Sequence[torch.Tensor]],
+    hear: Callable[[Sequence[torch.Tensor], int], list[str]],
+) -> list[int]:
+    """Return how many words Whisper understands otherwise in each take of these texts, wavs [n] at SAMPLE_RATE.
 
-    hear: see `transcriber`. It hears several texts at once, which takes it no longer than one.
+    hear: see `transcriber`. It hears several texts at once, and all takes, which takes it no longer than one.
     """
+    groups = [_together(texts, wavs) for wavs in takes]
+    written = iter(hear([sound for group in groups for _, sound in group], SAMPLE_RATE))
+    return [sum(misheard(text, next(written)) for text, _ in group) for group in groups]
+
+
+def _together(texts: Sequence[str], wavs: Sequence[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """Join texts and their sounds as long as Whisper hears them at once."""
     groups: list[tuple[str, torch.Tensor]] = [("", torch.empty(0))]
     for text, wav in zip(texts, wavs, strict=True):
         before, sound = groups.pop()
@@ -104,8 +115,7 @@ def misheard_in(
             groups.append((before, sound))
             before, sound = "", sound[:0]
         groups.append((f"{before} {text}", F.pad(torch.cat([sound, wav]), (0, round(_PAUSE * SAMPLE_RATE)))))
-    joined, sounds = zip(*groups, strict=True)
-    return sum(map(misheard, joined, hear(sounds, SAMPLE_RATE)))
+    return groups
 
 
 def passages_heard(text: str, heard: Sequence[str]) -> list[str]:

@@ -174,11 +174,12 @@ def test_whisper_hears_texts_together_up_to_its_window():
 
     def hear(wavs, rate):
         heard.extend(len(wav) / rate for wav in wavs)
-        return ["one two free", "", ""]
+        return ["one two free", "", "", "one two three", "four five six"]
 
-    wavs = [torch.zeros(seconds * 24_000) for seconds in (9, 9, 9, 26)]
-    assert misheard_in(["One.", "Two three.", "Four five.", "Six."], wavs, hear) == 1 + 2 + 1
-    assert heard == pytest.approx([18.8, 9.4, 26.4])
+    texts = ["One.", "Two three.", "Four five.", "Six."]
+    takes = [[torch.zeros(seconds * 24_000) for seconds in take] for take in ((9, 9, 9, 26), (9, 9, 9, 3))]
+    assert misheard_in(texts, takes, hear) == [1 + 2 + 1, 0]
+    assert heard == pytest.approx([18.8, 9.4, 26.4, 18.8, 12.8])
 
 
 def test_likeness_is_a_cosine_to_the_clips_where_its_package_is_installed(monkeypatch):
