@@ -35,3 +35,10 @@ def test_the_streamed_sound_equals_the_whole_decode():
     )
     assert len(heard) > 1 and torch.equal(torch.cat(heard), speech.wav)
     assert off(speech.wav, whole) < 5e-3
+
+
+def test_an_early_stream_has_the_same_codes_and_after_120_ms_the_same_sound():
+    heard = {early: [] for early in (False, True)}
+    exact, early = (say(on_audio=heard[early].append, early=early) for early in heard)
+    assert torch.equal(exact.codes, early.codes) and [*map(len, heard[True])] == [*map(len, heard[False])]
+    assert torch.equal(exact.wav[2880:], early.wav[2880:]) and 0 < (exact.wav - early.wav).abs().max() < 0.01
