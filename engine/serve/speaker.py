@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -25,12 +25,12 @@ from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
-from ..words.word import Word
 
 ROWS = 64  # on each device, fewer if memory is short; more would make each step longer, also for few callers
 _IDLE = 600.0  # idle seconds until the batch frees its memory, after which a caller waits for it again
 _IDLE_WORKERS = 30.0  # and until workers that were left out are tried again
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False)
@@ -151,11 +151,11 @@ class SpeakerThread:
         self._put(encode, _failing(made))
         return made
 
-    def words(self, speech: SpeechResult, adapter: str) -> Future[tuple[Word, ...]]:
-        """Find when each word of a result is heard, between two steps. adapter: that of the speech."""
-        timed: Future[tuple[Word, ...]] = Future()
-        self._put(lambda drive: run_into(timed, lambda: self._engine.words(speech)), _failing(timed), adapter)
-        return timed
+    def ask(self, adapter: str, question: Callable[[SpeechAPI], Answer]) -> Future[Answer]:
+        """Put a question to an adapter's engine, between two steps."""
+        answer: Future[Answer] = Future()
+        self._put(lambda drive: run_into(answer, lambda: question(self._engine)), _failing(answer), adapter)
+        return answer
 
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""

@@ -23,7 +23,7 @@ _HEADER = "X-Word-Timestamps"
 async def word_times(speaker: SpeakerThread, adapter: str, speech: SpeechResult) -> list[dict] | None:
     """Return {"word", "start_ms", "end_ms"} of each word. None if finding them failed. adapter: that of the speech."""
     try:
-        words = await asyncio.wrap_future(speaker.words(speech, adapter))
+        words = await asyncio.wrap_future(speaker.ask(adapter, lambda engine: engine.words(speech)))
     except (HiggsError, torch.OutOfMemoryError) as error:
         LOG.warning("Word times could not be found: %s", error)
         return None
