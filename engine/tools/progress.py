@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from ..book.report import BookProgress
 from ..dubbing.speak import CueSpeech
-from ..finetune.train import TrainProgress
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 _EVERY = 10.0  # seconds between lines
+
+
+class LongWork(Protocol):
+    """Progress of a book or a training. As text, it says what is being done."""
+
+    @property
+    def share(self) -> float: ...
 
 
 class _Lines:
@@ -49,12 +54,12 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
 
 
 @contextlib.contextmanager
-def book_bar() -> Iterator[Callable[[BookProgress | TrainProgress], None]]:
+def book_bar() -> Iterator[Callable[[LongWork], None]]:
     """Yield a callback that shows the progress of a book or a training, and the time left, on stderr."""
     line = "{desc}, {percentage:.0f} %"
     with _bar(line, desc="starting", total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
 
-        def on_progress(progress: BookProgress | TrainProgress) -> None:
+        def on_progress(progress: LongWork) -> None:
             bar.set_description_str(str(progress), refresh=False)
             bar.update(round(1000 * progress.share) - bar.n)
 
