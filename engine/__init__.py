@@ -69,7 +69,6 @@ from .files.whole_file import file_stamp, read_whole
 from .finetune.network import Network as TrainingNetwork
 from .finetune.rows import IGNORED, TrainingRow
 from .finetune.train import TrainProgress, TrainReport, train, training_bytes
-from .preview.join_clips import JoinedClips, NamedClip, join_clips
 from .preview.text_check import text_check, text_check_before
 from .preview.voice_sound import codec_of, voice_sound
 from .prompt.casting import Cast
@@ -99,6 +98,7 @@ from .voice.clip import (
     read_clip,
     transcript_of,
 )
+from .voice.join_clips import JoinedClips, NamedClip, join_clips
 from .voice.reference import ClipCheck, clip_checks, reference_of
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn

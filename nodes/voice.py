@@ -124,7 +124,7 @@ class HiggsTTSVoice(io.ComfyNode):
             sounds = {first: (cut_clip(wav, rate, ClipParams(start, length)), rate), **more}
             lines = lines_for(transcript, len(sounds))
             named = zip(sounds.items(), lines, strict=True)
-            joined = join_clips(NamedClip(wav, rate, line, name) for (name, (wav, rate)), line in named)
+            joined = join_clips((NamedClip(wav, rate, line, name) for (name, (wav, rate)), line in named), misfit)
             made = encode(model, joined.wav[None], SAMPLE_RATE, joined.transcript)
         return io.NodeOutput(made, "\n".join([describe(made, remedy), f"Made of: {joined.taken}.", *joined.doubts]))
 

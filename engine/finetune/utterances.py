@@ -21,9 +21,9 @@ from ..core.errors import HiggsError
 from ..core.threads import one_thread
 from ..files.file_list import write_file
 from ..files.tensors import read_tensors
-from ..preview.join_clips import pause_cuts
 from ..prompt.lengths import misfit
 from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
+from ..voice.join_clips import pause_cuts
 from ..voice.reference import checked_reference, faults
 from ..words.transcribe import transcriber
 from ..words.whisper_check import passages_heard

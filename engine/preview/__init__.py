@@ -1,1 +1,1 @@
-"""Previews without loading a talker: text checks, a voice's audio, a clip's transcript."""
+"""Previews without loading a talker: text checks, a voice's audio, how alike two voices are."""

@@ -13,8 +13,9 @@ import torch
 from ..audio.resample import check_rate
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
-from ..preview.join_clips import JoinedClips, NamedClip, join_clips
+from ..prompt.lengths import misfit
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
+from ..voice.join_clips import JoinedClips, NamedClip, join_clips
 from ..voice.voice import Voice
 from .bodies import beside
 from .calls import BadCall, Call, Clip
@@ -106,6 +107,6 @@ def _join(clip: Clip) -> JoinedClips:
                 raise BadCall(f"{name}: {error}", error.param) from error
 
     try:
-        return join_clips(decoded())
+        return join_clips(decoded(), misfit)
     except HiggsError as error:
         raise BadCall(str(error), "references") from error

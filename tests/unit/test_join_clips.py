@@ -7,6 +7,7 @@ import torch
 from higgs_tts.engine import BUILT_IN_CLIPS, SAMPLE_RATE, HiggsError, NamedClip, join_clips, read_clip, transcript_of
 from higgs_tts.engine.audio.loudness import integrated_loudness
 from higgs_tts.engine.audio.resample import resample
+from higgs_tts.engine.prompt.lengths import misfit
 from higgs_tts.engine.voice.reference import LOUDNESS
 
 NAMES = ("oliver", "amber", "henry", "clara", "jack", "ruth")  # as if of one speaker
@@ -103,7 +104,7 @@ CASES = {  # name: (clips, names of those taken, what is told of others)
 @pytest.mark.parametrize("name", CASES)
 def test_the_best_clips_are_joined(name):
     clips, taken, told = CASES[name]
-    joined = join_clips(clips)
+    joined = join_clips(clips, misfit)
     assert joined.taken == taken
     assert len(joined.doubts) == len(told) and all(map(str.startswith, joined.doubts, told)), joined.doubts
     of = [one for one in clips if one.name in taken.split(", ")]
@@ -115,14 +116,14 @@ def test_the_best_clips_are_joined(name):
 @pytest.mark.parametrize("decibels", [-30, -7, 0, 5])
 def test_all_parts_have_one_level(decibels):
     quiet = clip("oliver", lambda wav: wav * 10 ** (decibels / 20))
-    joined = join_clips([quiet, clip("amber")])
+    joined = join_clips([quiet, clip("amber")], misfit)
     size = joined.wav.shape[-1]
     halves = joined.wav[: size // 2], joined.wav[-size // 3 :]
     assert all(abs(integrated_loudness(half) - LOUDNESS) < 1.5 for half in halves)
 
 
 def test_the_rate_changes_nothing_that_is_heard():
-    pairs = [join_clips([clip("oliver", rate=rate), clip("amber")]).wav for rate in (SAMPLE_RATE, 48000)]
+    pairs = [join_clips([clip("oliver", rate=rate), clip("amber")], misfit).wav for rate in (SAMPLE_RATE, 48000)]
     size = min(map(len, pairs))
     one, other = (wav[:size] for wav in pairs)
     assert abs(len(pairs[0]) - len(pairs[1])) <= 480
@@ -134,7 +135,7 @@ def test_a_long_recording_without_a_transcript_is_cut_at_pauses(times):
     pause = torch.zeros(1, SAMPLE_RATE // 2)
     parts = [overdriven(clip("oliver").wav), *[clip("oliver").wav] * times]
     wav = torch.cat([part for one in parts for part in (one, pause)], 1)
-    joined = join_clips([NamedClip(wav, SAMPLE_RATE, "", "long"), clip("amber", words="")])
+    joined = join_clips([NamedClip(wav, SAMPLE_RATE, "", "long"), clip("amber", words="")], misfit)
     spans = [part for part in joined.taken.split(", ") if part.startswith("long (")]
     assert len(spans) >= 2 and not any("(0.0 to" in span for span in spans), "its first part is overdriven"
     assert 15 * SAMPLE_RATE < len(joined.wav) <= 30 * SAMPLE_RATE and not joined.transcript
@@ -145,7 +146,7 @@ def test_a_recording_with_one_good_part_gives_that():
     pause = torch.zeros(1, SAMPLE_RATE // 2)
     parts = [overdriven(clip("oliver").wav), noisy(0)(clip("amber").wav), clip("oliver").wav]
     wav = torch.cat([part for one in parts for part in (one, pause)], 1)
-    joined = join_clips([NamedClip(wav, SAMPLE_RATE, "", "long"), clip("amber", overdriven, words="")])
+    joined = join_clips([NamedClip(wav, SAMPLE_RATE, "", "long"), clip("amber", overdriven, words="")], misfit)
     assert joined.taken.startswith("long (1") and ", " not in joined.taken
     assert len(joined.doubts) == 1 and joined.doubts[0].startswith("amber was left out. The clip is overdriven")
 
@@ -166,4 +167,4 @@ BAD = {
 def test_a_clip_that_cannot_become_a_voice_is_named(name):
     wav, words, told = BAD[name]
     with pytest.raises(HiggsError, match=f"^{told}"):
-        join_clips([clip("oliver"), NamedClip(wav, SAMPLE_RATE, words, "amber")])
+        join_clips([clip("oliver"), NamedClip(wav, SAMPLE_RATE, words, "amber")], misfit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,9 +13,8 @@ import torch
 from ..audio.levels import contrast, silences, spoken_part
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
-from ..prompt.lengths import misfit
-from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, SILENCE_PEAK, Wave, check_clip, prepare_clip
-from ..voice.reference import NOISY, faults, gain_of, sound_checks
+from .clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, SILENCE_PEAK, Wave, check_clip, prepare_clip
+from .reference import NOISY, faults, gain_of, sound_checks
 
 _LONGEST = 600.0  # seconds of a recording without a transcript
 _WINDOW, _PAUSE = 10.0, 0.15  # seconds between two cuts of such a recording, about, and of the silence they need
@@ -23,6 +22,8 @@ _GAP = 0.2  # seconds of silence between two parts
 _NOISIER = 10.0  # dB of speech above its background less than the best part has
 _CLEAN, _ALIKE = 25.0, 5.0  # dB that are as good as more, and that make no difference
 _FAR = 6.0  # dB of gain
+
+Misfit = Callable[[str, float], str]
 
 
 class NamedClip(NamedTuple):
@@ -55,16 +56,18 @@ class _Candidate:
     is_taken: bool = False
 
 
-def join_clips(clips: Iterable[NamedClip]) -> JoinedClips:
+def join_clips(clips: Iterable[NamedClip], misfit: Misfit) -> JoinedClips:
     """Return the best parts of clips of one speaker, in their order: at most 30 seconds, all at one level.
 
     A clip with a transcript is one part, others are cut at pauses. Overdriven and noisy parts, those without speech and
     those whose transcripts cannot fit are left out. If any of the rest has a transcript, only such are taken: the
     cleanest, then those that need little gain, then the longest. If all are faulty, the best is taken alone.
 
+    misfit(transcript, seconds): why a clip of that length cannot have that transcript, or "".
+
     Raises HiggsError that names the clip if one cannot become a voice at all.
     """
-    parts = [part for clip in clips for part in _parts(clip)]
+    parts = [part for clip in clips for part in _parts(clip, misfit)]
     best = max(part.decibels for part in parts)
     for part in parts:
         if NOISY <= part.decibels < best - _NOISIER:
@@ -98,7 +101,7 @@ def _rank(part: _Candidate) -> tuple[float, ...]:
     return not part.transcript, -(min(part.decibels, _CLEAN) // _ALIKE), abs(part.gain) > _FAR, -len(part.wav)
 
 
-def _parts(clip: NamedClip) -> Iterator[_Candidate]:
+def _parts(clip: NamedClip, misfit: Misfit) -> Iterator[_Candidate]:
     """Yield the parts of a clip that can be taken, with their faults. Raises HiggsError that names the clip."""
     words = clip.transcript.strip()
     try:
