@@ -62,6 +62,8 @@ from .engines.engine import Engine
 from .engines.remote.address import Address, read_addresses
 from .engines.remote.engine import RemoteEngine
 from .engines.speech_api import SpeechAPI
+from .engines.text_check import text_check, text_check_before
+from .engines.voice_sound import codec_of, voice_sound
 from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
 from .files.portable_names import portable_parts
@@ -69,8 +71,6 @@ from .files.whole_file import file_stamp, read_whole
 from .finetune.network import Network as TrainingNetwork
 from .finetune.rows import IGNORED, TrainingRow
 from .finetune.train import TrainProgress, TrainReport, train, training_bytes
-from .preview.text_check import text_check, text_check_before
-from .preview.voice_sound import codec_of, voice_sound
 from .prompt.casting import Cast
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
