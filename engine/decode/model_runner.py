@@ -16,10 +16,8 @@ from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import Aligned, ModelConfig
 from .kernels.batch import BatchKernel, fewer_rows
-from .kernels.batch_product import ROW_BLOCK
 from .kernels.sample import SampleKernel
-from .kernels.single import SingleKernel
-from .kernels.single import unfit as decode_unfit
+from .kernels.single import SingleKernel, unfit
 from .prefix_cache import PrefixCache
 from .prompts import GRAPH_BYTES, PendingFill, Prefill
 from .state import DecodeState
@@ -67,7 +65,7 @@ class ModelRunner:
     ) -> list[int]:
         """Return the bytes of such a runner's tensors and further captures on `device`. Allocates nothing."""
         sizes = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype, aligned).sizes()
-        if kernels == "torch" or decode_unfit(config, device, dtype):
+        if kernels == "torch" or unfit(config, device, dtype):
             return sizes
         scratch = _kernel_for(batch).make_scratch(config, batch, max_seq_len, torch.device("meta"))
         return [*sizes, *(tensor.nbytes for tensor in scratch.values()), *(GRAPH_BYTES for _ in fewer_rows(batch))]
@@ -239,14 +237,6 @@ def _capture(runner: ModelRunner, stream: torch.cuda.Stream):
     if runner.has_kernels:
         runner.prompts.capture(runner.state, stream)
         runner.notes += filter(None, [runner.prompts.note])
-
-
-def most_rows(talker: Talker, kernels: str) -> int:
-    """Return the most rows of a batch on the talker's device. kernels: as in EngineConfig."""
-    if kernels != "torch" and decode_unfit(talker.config, talker.device, talker.dtype) is None:
-        with contextlib.suppress(KernelUnavailable):
-            return BatchKernel.most_rows(talker)
-    return ROW_BLOCK
 
 
 def _kernel_for(batch: int) -> type[SingleKernel] | type[BatchKernel]:

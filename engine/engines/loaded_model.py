@@ -20,7 +20,8 @@ from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
 from ..core.threads import is_slow
-from ..decode.model_runner import ModelRunner, most_rows, open_runner
+from ..decode.kernels.batch import most_rows
+from ..decode.model_runner import ModelRunner, open_runner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
 from ..device.collection import uncollected

@@ -236,7 +236,7 @@ def test_a_row_s_splits_stay_within_their_room(context):
 
 
 def test_a_batch_stays_within_its_kernels_limit():
-    assert MAX_BATCH <= batch.MAX_ROWS
+    assert MAX_BATCH <= batch_dense.MAX_ROWS
 
 
 def compiler_log(monkeypatch, caplog, path, capability, options):

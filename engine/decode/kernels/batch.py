@@ -8,6 +8,7 @@ inputs (split-K) to keep all SMs busy.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import pathlib
 
@@ -19,12 +20,11 @@ from ...talker import Talker
 from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
-from . import batch_dense
-from .batch_product import PARTS, ProductShape, Scratch, padded, quantised_shape
+from .batch_dense import MAX_ROWS, DenseShape, dense_shape
+from .batch_product import PARTS, ROW_BLOCK, ProductShape, Scratch, padded, quantised_shape
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
-MAX_ROWS = batch_dense.MAX_ROWS
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
@@ -80,7 +80,7 @@ def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) 
         "gate_up": (2 * config.intermediate, config.hidden),
         "down": (config.hidden, config.intermediate),
     }
-    dense = batch_dense.dense_shape(weights, rows, limits, sizes)
+    dense = dense_shape(weights, rows, limits, sizes)
     if dense or weights == "bf16":
         return dense or ProductShape()
     return quantised_shape(weights, rows, limits, sizes)
@@ -89,6 +89,14 @@ def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) 
 def fewer_rows(batch: int) -> list[int]:
     """Return the numbers of rows below `batch` whose step costs less if the products are ours."""
     return [rows for rows in _FEWER if rows < batch]
+
+
+def most_rows(talker: Talker, kernels: str) -> int:
+    """Return the most rows of a batch on the talker's device. kernels: as in EngineConfig."""
+    if kernels != "torch" and unfit(talker.config, talker.device, talker.dtype) is None:
+        with contextlib.suppress(KernelUnavailable):
+            return BatchKernel.most_rows(talker)
+    return ROW_BLOCK
 
 
 def norm_threads(config: ModelConfig) -> int:
@@ -159,7 +167,7 @@ class BatchKernel(CudaKernel):
             "head": config.codebooks * config.code_vocab,
         }
         sizes: dict[str, tuple[int, ...]] = {name: (padded(batch), width) for name, width in widths.items()}
-        parts = batch_dense.PARTS  # the most of any kind
+        parts = DenseShape.parts  # the most of any kind
         sizes["qkv"] = parts["qkv"], padded(batch), (heads + 2 * kv_heads) * dim
         sizes["delta"] = parts["down"], padded(batch), config.hidden
         new = {name: torch.zeros(size, device=device, dtype=torch.bfloat16) for name, size in sizes.items()}
