@@ -24,7 +24,7 @@ from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..core.config import DTYPES, VERSION, EngineConfig
 from ..core.errors import HiggsError
 from ..core.optional import versions
-from ..decode.kernels.support import decode_ops
+from ..decode.kernels.single import decode_ops
 from ..engines.loaded_model import planned_bytes
 from ..files.gguf_header import is_gguf
 from ..files.json_file import FETCH, read_json

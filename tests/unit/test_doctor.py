@@ -7,7 +7,7 @@ import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, VERSION, Engine, EngineConfig, HiggsError
 from higgs_tts.engine.checkpoint.discover import constants
-from higgs_tts.engine.decode.kernels import support
+from higgs_tts.engine.decode.kernels import single
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
@@ -241,15 +241,15 @@ def test_the_fused_kernel_is_named_if_there_is_a_compiler(monkeypatch):
     def compile_cubin(source, capability, options):
         compiled.append(capability)
         if len(compiled) > 1:
-            raise support.KernelUnavailable("libnvrtc.so.13 could not be loaded")
+            raise single.KernelUnavailable("libnvrtc.so.13 could not be loaded")
 
-    monkeypatch.setattr(support, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(single, "compile_cubin", compile_cubin)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     here = torch.device("cuda", 0)
-    assert support.decode_ops(model, here, torch.bfloat16) == "CUDA kernel for one row" and compiled == ["86"]
+    assert single.decode_ops(model, here, torch.bfloat16) == "CUDA kernel for one row" and compiled == ["86"]
     for dtype, why in ((torch.bfloat16, "libnvrtc.so.13"), (torch.float32, "bf16")):
-        ops = support.decode_ops(model, here, dtype)
+        ops = single.decode_ops(model, here, dtype)
         assert ops.startswith("torch ops (") and why in ops
     assert len(compiled) == 2
 

@@ -9,7 +9,7 @@ import pathlib
 import torch
 
 from ...cuda.kernel import ANY, Arguments, CudaKernel, Limits, first_reason, options, structure
-from ...cuda.nvrtc import KernelUnavailable, launch
+from ...cuda.nvrtc import KernelUnavailable, compile_cubin, launch
 from ...talker import FAMILIES, Talker
 from ...talker.config import ModelConfig
 from ...talker.weight import FORMATS
@@ -27,6 +27,7 @@ MAX_STAGES = 128 << 10  # bytes of a block's stages; only an idle block fills th
 STAGES = {"int8": 3, "q8_0": 3, "int4": 4}  # maximum per warp: more are slower, even in idle blocks
 POLLS_PER_CHECK = 1024  # polls of another block's value between checks of the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not respond for two seconds
+_PROBE = 'extern "C" __global__ void probe() {}'
 
 LayerWeights = structure(
     "LayerWeights",
@@ -143,6 +144,18 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
         "the model's widths are not those of the published models": strange,
     }
     return first_reason(device, own)
+
+
+def decode_ops(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str:
+    """Predict the backend for one row: our kernel, or torch ops and why. Compiles at most an empty kernel."""
+    reason = unfit(config, device, dtype)
+    if reason is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        try:
+            compile_cubin(_PROBE, f"{major}{minor}", ())
+        except KernelUnavailable as error:
+            reason = str(error)
+    return f"torch ops ({reason})" if reason else SingleKernel.name
 
 
 class SingleKernel(CudaKernel):
