@@ -22,6 +22,7 @@ from .kernels.single import unfit
 from .prefix_cache import MIN_PREFIX, PrefixCache
 from .state import DecodeState
 
+MAX_AT_ONCE = MAX_POSITIONS  # positions for which other rows wait at most, between two steps
 GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill or step, about
 StartRow = Callable[[int, Sequence], None]
 
@@ -167,12 +168,12 @@ class PendingFill:
         self._launches: deque[tuple[Size, list[Piece]]] = deque()  # of the latest group
 
     def advance(self) -> bool:
-        """Launch up to MAX_POSITIONS of the positions left. True if none is left; otherwise other rows may step."""
-        room = MAX_POSITIONS
+        """Launch up to MAX_AT_ONCE of the positions left. True if none is left; otherwise other rows may step."""
+        room = MAX_AT_ONCE
         while self._find():
             size, held = self._launches[0]
             count = sum(piece.stop - piece.start for piece in held)
-            if room < min(count, MAX_POSITIONS):
+            if room < min(count, MAX_AT_ONCE):
                 for row, sequence in self.admitted:
                     self._state.park_row(row, len(sequence))
                 return False

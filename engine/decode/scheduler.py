@@ -10,11 +10,10 @@ import torch
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
 from ..device.memory import end_of_work
-from .kernels.prompt import MAX_POSITIONS
 from .kv_cache import KVCache
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
-from .prompts import PendingFill
+from .prompts import MAX_AT_ONCE, PendingFill
 from .readback import Readback
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
@@ -169,7 +168,7 @@ class Scheduler:
     def _may_fill(self) -> bool:
         """True if rows may wait for prompts now: until all are full if none decoded before, else once a step.
 
-        Rows that decode then wait for MAX_POSITIONS positions at most, about two steps on a GPU. The rest of a longer
+        Rows that decode then wait for MAX_AT_ONCE positions at most, about two steps on a GPU. The rest of a longer
         prompt follows after the next step. None begins or goes on while a stream runs short, for MAX_HELD steps.
         """
         began = (since for sequence, since in zip(self.running, self._since, strict=True) if sequence is not None)
@@ -187,10 +186,10 @@ class Scheduler:
         return bool(self._fills)
 
     def _next(self) -> list[tuple[int, Sequence]]:
-        """Pair waiting sequences with free rows: one, or as many as MAX_POSITIONS allows."""
+        """Pair waiting sequences with free rows: one, or as many as MAX_AT_ONCE allows."""
         free = [row for row, sequence in enumerate(self.running) if sequence is None]
         admitted: list[tuple[int, Sequence]] = []
-        room = MAX_POSITIONS
+        room = MAX_AT_ONCE
         for row in free[: len(self.waiting)]:
             running = [*filter(None, self.running), *(other for _, other in admitted)]
             if not (ready := self._ready_beside(running)):

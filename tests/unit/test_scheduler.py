@@ -355,7 +355,7 @@ def groups_of(run, monkeypatch):
 def test_prompts_share_a_fill_up_to_its_positions(scheduled, monkeypatch):
     run = scheduled(7)
     lengths = [len(sequence) for sequence in run.sequences]
-    monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", sum(lengths[:3]))
+    monkeypatch.setattr(scheduler_module, "MAX_AT_ONCE", sum(lengths[:3]))
     found = groups_of(run, monkeypatch)
     assert found[0] == ([0, 1, 2], 0)
     assert [index for group, _ in found for index in group] == list(ALL) and {steps for _, steps in found} == {0}
@@ -365,7 +365,7 @@ def test_prompts_share_a_fill_up_to_its_positions(scheduled, monkeypatch):
 
 def test_decoding_rows_wait_for_at_most_one_group_of_prompts(scheduled, monkeypatch):
     """Two rows become free at once, and each prompt fills the room alone."""
-    monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", 1)
+    monkeypatch.setattr(scheduler_module, "MAX_AT_ONCE", 1)
     run = scheduled(3, indexes=[0, 2, 2, 3, 3])
     for sequence in run.sequences:
         sequence.params = dataclasses.replace(SAMPLED, max_frames=60 if sequence.index == 0 else 6)
@@ -404,7 +404,7 @@ def test_sequences_move_into_the_fewest_rows_and_keep_their_codes(scheduled, mon
 
 def test_rows_of_prompts_under_way_are_not_moved_into(scheduled, monkeypatch):
     expected = said(scheduled(3))
-    monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)
+    monkeypatch.setattr(prompts, "MAX_AT_ONCE", 1)
     monkeypatch.setattr(ModelRunner, "row_counts", [1, 2, 3])
     for codes, other in zip(said(scheduled(3)), expected, strict=True):
         assert torch.equal(codes, other)
@@ -414,7 +414,7 @@ def test_rows_of_prompts_under_way_are_not_moved_into(scheduled, monkeypatch):
 def test_a_long_prompt_continues_after_the_next_step(scheduled, monkeypatch, dropped):
     """A prefix and what follows it are two launches, and the rows that decode step between them."""
     expected = said(scheduled(2))
-    monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)
+    monkeypatch.setattr(prompts, "MAX_AT_ONCE", 1)
     run, seen = scheduled(2), []
     advance = prompts.PendingFill.advance
 
