@@ -134,7 +134,6 @@ class EngineConfig(_Ranged):
     batch: int = _number(0, 0, MAX_BATCH)  # maximum batch size; 0: as many as fit
     runner: str = "auto"  # "graph", "eager", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels if supported; "torch": torch ops only
-    prefixes: int = _number(4, 0, 64)  # prompt prefixes (voice, scene) in the prefix cache
     adapters: tuple[Adapter, ...] = ()  # merged in this order
     whisper: str | None = None  # folder of a Whisper in transformers' format, for word times where no head aligns
     early: bool = False  # a listener gets the first sound five frames sooner; 120 ms are not exact then

@@ -44,8 +44,6 @@ class PrefixCache:
 
     def keep(self, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Cache a copy of the prefix in keys and values. Evicts the least recently used prefix if the cache is full."""
-        if not self._most:
-            return
         while len(self._kept) >= self._most:
             self._kept.popitem(last=False)
         layers, heads, _, dim = keys.shape

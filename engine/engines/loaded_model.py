@@ -33,6 +33,7 @@ from ..talker.rope import rope_sizes
 
 CPU_BATCH = 8  # maximum rows on a CPU, where memory is not queried and further rows save less; half for large talkers
 RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captures and other programs
+PREFIXES = 4  # prompt prefixes (voice, scene) that are kept
 SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 
 
@@ -109,7 +110,7 @@ class LoadedModel:
     def _make_spare(self, device: torch.device):
         """Make a separate pool for everything `trim` frees. A pool returns memory only when destroyed."""
         self.spare = PrivatePool(device)
-        self.prefixes = PrefixCache(self.spare, self.config.prefixes)
+        self.prefixes = PrefixCache(self.spare, PREFIXES)
 
     def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
         """Check the talker's logits, and initialise libraries: CUDA's take a third of a second per process."""
