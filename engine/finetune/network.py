@@ -15,7 +15,7 @@ from ..checkpoint.load import ON_HOST, Checkpoint, load_talker
 from ..core.codes import EOC
 from ..core.config import EngineConfig
 from ..device.deterministic import deterministic
-from ..device.graph import Graph, GraphError, MemoryId, capture, capturing, same_bits
+from ..device.graph import Graph, GraphError, MemoryId, capture, capturing, drop_graphs, same_bits
 from ..device.memory import PrivatePool, send, to_device
 from ..talker import build_talker
 from ..talker.low_rank import LowRank
@@ -70,7 +70,7 @@ class Network:
     ):
         self.device, self.note = device, ""
         self.pool = PrivatePool(device)
-        self._graphs: dict[tuple[int, ...], tuple[Graph, Batch]] = {}
+        self._graphs: dict[tuple[int, ...], Graph] = {}
         self._batches: dict[tuple[int, ...], Batch] = {}
         self.changes: dict[Weight, LowRank] = {}
         self._tables: dict[str, torch.Tensor] = {}  # trained in full
@@ -200,7 +200,7 @@ class Network:
         for rows in groups:
             batch = self._filled(rows, scale)
             if batch.tokens.shape in self._graphs:
-                self._graphs[batch.tokens.shape][0].replay()
+                self._graphs[batch.tokens.shape].replay()
             else:
                 self._backward(batch)
 
@@ -336,7 +336,7 @@ class Network:
             eager = self.grad.clone()
             torch.cuda.empty_cache()  # what eager passes took would be there twice
             graph = capture(lambda: self._backward(batch), stream, self._memory)
-            self._memory, self._graphs[shape] = graph.pool(), (graph, batch)
+            self._memory, self._graphs[shape] = graph.pool(), graph
             self.grad.zero_()
             graph.replay()
             if not same_bits(self.grad, eager):
@@ -355,11 +355,9 @@ class Network:
         self._update = capture(self._step, stream, self._memory)
 
     def _drop_graphs(self) -> None:
-        for graph, _ in self._graphs.values():
-            graph.reset()
+        drop_graphs(self._graphs)
         if self._update is not None:
             self._update.reset()
-        self._graphs.clear()
         self._update = self._memory = None
 
     def close(self) -> None:
