@@ -58,7 +58,6 @@ class PrefixCache:
         self._kept[_key(sequence)] = kept
 
     def clear(self) -> None:
-        """Drop all prefixes."""
         self._kept.clear()
 
 

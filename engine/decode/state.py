@@ -69,7 +69,6 @@ class DecodeState:
         return self.work.logits
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors of the state."""
         return [tensor for part in vars(self).values() if isinstance(part, Buffers) for tensor in part.tensors()]
 
     def sizes(self) -> list[int]:

@@ -66,12 +66,10 @@ class Tiling(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return f"{'gated' if self.gated else 'product'}_{self.features}"
 
     @property
     def threads(self) -> int:
-        """Threads per block."""
         return 128 * self.warpgroups
 
 
@@ -89,7 +87,6 @@ class DenseShape(ProductShape):
 
     @property
     def most_rows(self) -> int:
-        """Maximum rows."""
         return _RESOURCES[self.weights].most_rows
 
     @property
@@ -103,7 +100,6 @@ class DenseShape(ProductShape):
         return staged + _other_bytes(self.weights, tiling.features) + _BARRIERS
 
     def defines(self) -> dict[str, object]:
-        """Return the compiler options."""
         return {
             "DENSE": 1,
             "FORMAT": FORMATS[self.weights].cuda,
@@ -115,7 +111,6 @@ class DenseShape(ProductShape):
         }
 
     def argument(self, name: str, weight: Weight, x: torch.Tensor, out: torch.Tensor) -> Arguments:
-        """Return the argument of a product's launch."""
         (features, width), tiling = weight.shape, self.tilings[name]
         # Of a matrix: bytes, eight features, the two halves of sixteen, sixteens. Of the inputs: bytes, rows, slabs.
         half, sixteen = (features // 2, 8) if tiling.gated else (8, 16)
@@ -134,7 +129,6 @@ class DenseShape(ProductShape):
         )
 
     def block(self, name: str, features: int) -> ProductBlock:
-        """Return the block that computes a product of so many features."""
         tiling = self.tilings[name]
         return ProductBlock(tiling.kernel, tiling.features, tiling.threads, self.shared(tiling))
 

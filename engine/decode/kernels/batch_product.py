@@ -108,7 +108,6 @@ class ProductShape:
         return self.arguments.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
 
     def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
-        """Make the products."""
         if self.is_ours:
             return OurProducts(talker, scratch, module, self, limits)
         return TorchProducts(talker, scratch, self)
@@ -135,12 +134,10 @@ class QuantisedShape(ProductShape):
         return min(self.depths, key=lambda tiles: cost(16 * tiles, features, parts, self.multiprocessors))
 
     def block(self, name: str, features: int) -> ProductBlock:
-        """Return the block that computes a product of so many features."""
         tiles = self.tiles(features, self.parts[name])
         return ProductBlock(f"product_{tiles}", 16 * tiles, THREADS, self.shared)
 
     def defines(self) -> dict[str, object]:
-        """Return the compiler options."""
         return {
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
