@@ -20,7 +20,7 @@ from ..prompt.tags import TAGS
 from ..speech.kept_codes import KeptCodes
 from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
-from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
 
@@ -55,11 +55,11 @@ class Planner(ABC):
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def request(self, given: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+    def request(self, given: SpeechInput, listener: Listener) -> SpeechRequest:
         """Check the voices and make the request. Raises HiggsError if a voice is of another codec."""
         for name, voice in given.voices.items():
             self.check_voice(name, voice)
-        return SpeechRequest(self.prompts, (self.context, self.codebooks), given, listener, dialogue)
+        return SpeechRequest(self.prompts, (self.context, self.codebooks), given, listener)
 
     def chunk(
         self, text: str, voice: Voice | None, scene: str | None, params: SamplingParams, index: int, budget: int

@@ -16,7 +16,7 @@ from ..speech.decoder import Decoder
 from ..speech.drive import speak
 from ..speech.kept_codes import SequenceStore
 from ..speech.result import SpeechResult
-from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..speech.speech_input import Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
@@ -77,7 +77,7 @@ class SpeechAPI(ABC):
         """
         voices = {} if voice is None else {"": voice}
         given = SpeechInput((Turn("", text),), voices, params or SamplingParams(), scene, None, bool(retakes), retakes)
-        return self._speak(given, listener, None, True)
+        return self._speak(given, listener, True)
 
     def speak_turns(
         self,
@@ -104,8 +104,8 @@ class SpeechAPI(ABC):
             HiggsError: as `speak` does, and if no turn has words.
         """
         kept = None if isinstance(reuse, bool) else reuse
-        given = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes)
-        return self._speak(given, listener, DialogueOptions(even), reuse is True)
+        given = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes, True, even)
+        return self._speak(given, listener, reuse is True)
 
     def heads(self) -> tuple[Head, ...]:
         """Return the attention heads that `words` uses. Empty if there are none."""
@@ -120,15 +120,13 @@ class SpeechAPI(ABC):
         return mark_words((word for chunk in speech.said for word in estimate(speech.wav, chunk)), speech.said)
 
     @torch.inference_mode()
-    def _speak(
-        self, given: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None, is_cached: bool
-    ) -> SpeechResult:
+    def _speak(self, given: SpeechInput, listener: Listener | None, is_cached: bool) -> SpeechResult:
         """Speak. is_cached: with the planner's own cache of codes."""
         listener = listener or Listener()
         with self.decoding(lambda: listener.on_frame and listener.on_frame(0, 1)) as decoder:
             planner = self.planner  # servers are found by now
             given = replace(given, kept=planner.kept) if is_cached else given
-            with planner.request(given, listener, dialogue) as request:
+            with planner.request(given, listener) as request:
                 speech = speak(request, decoder)
         return planner.with_warnings(speech, given.turns)
 

@@ -26,7 +26,7 @@ from .attempts import Attempts, seed_of
 from .chunk_speech import ChunkSpeech, Take
 from .decoder import Heard, SessionReport, Stage
 from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns, quoted
-from .speech_input import DialogueOptions, Listener, SpeechInput
+from .speech_input import Listener, SpeechInput
 from .verdict import Verdict
 
 _SOON = 20 * FRAME_RATE  # frames that are heard while a CPU speaks four of the next chunks together
@@ -36,25 +36,19 @@ class SpeechRequest:
     """A call of `speak`: yields sequences to decode, takes their output, and returns retries of bad attempts.
 
     The driver decodes the `stages` in order, passes output to `hear`, and also decodes the sequences that it returns.
-    size: context positions and number of codebooks. dialogue: None for a single text. In a dialogue, the noise of a
-    chunk is numbered by how often its speaker has said the same text before, so adding or removing a turn changes no
-    other. A generated voice depends on the speaker's name.
+    size: context positions and number of codebooks. In a dialogue, the noise of a chunk is numbered by how often its
+    speaker has said the same text before, so adding or removing a turn changes no other. A generated voice depends on
+    the speaker's name.
     """
 
-    def __init__(
-        self,
-        builder: Prompts,
-        size: tuple[int, int],
-        given: SpeechInput,
-        listener: Listener,
-        dialogue: DialogueOptions | None = None,
-    ):
+    def __init__(self, builder: Prompts, size: tuple[int, int], given: SpeechInput, listener: Listener):
         self._began = time.perf_counter()
         self._size, self._listener = size, listener
-        self._turns, self._params, self._dialogue, self._reused = given.turns, given.params, dialogue, 0
+        self._turns, self._params, self._reused = given.turns, given.params, 0
+        self._is_dialogue, self._even = given.is_dialogue, given.even
         self._speakers = Speakers(given.voices, size[0])
         self._prompts = SequenceBuilder(
-            builder, self._speakers, given.params, given.scene, *size, is_dialogue=dialogue is not None
+            builder, self._speakers, given.params, given.scene, *size, is_dialogue=given.is_dialogue
         )
         self._kept, self._reuses, self._retakes = given.kept, given.reuses, given.retakes
         of_voices = [(name, warning) for name, voice in given.voices.items() for warning in voice.warnings]
@@ -74,7 +68,7 @@ class SpeechRequest:
     def __exit__(self, *exc: object) -> None:
         """Drop references to the engine and the cycles of parts, because an exception may keep this object alive."""
         with contextlib.suppress(AttributeError):  # already closed
-            del self._listener, self._kept, self._dialogue, self._parts, self._speaking
+            del self._listener, self._kept, self._parts, self._speaking
 
     def stages(self) -> Iterator[tuple[Stage, list[Sequence]]]:
         """Yield the sequences of each stage. A stage must be settled before the next one is requested.
@@ -112,10 +106,10 @@ class SpeechRequest:
         turns = join_turns(
             [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], chunks
         )
-        if self._dialogue:
+        if self._is_dialogue:
             for given, turn in zip(self._turns, turns, strict=True):
                 if turn.is_spoken:
-                    set_volume(wav[turn.start : turn.stop], given.volume, self._dialogue.even)
+                    set_volume(wav[turn.start : turn.stop], given.volume, self._even)
         prompts = self._prompts
         notes = [*self._warnings, *prompts.warnings]
         limited = f"; chunks of at most {prompts.most_seconds:g} s, the model's own limit" * prompts.is_limited
@@ -137,9 +131,9 @@ class SpeechRequest:
 
     def _plan(self):
         prompts = self._prompts
-        is_dialogue, read_as, follows = self._dialogue is not None, prompts.spell_out, prompts.follows
+        read_as, follows = prompts.spell_out, prompts.follows
         planned = plan(
-            self._turns, self._params, is_dialogue, prompts.chunk_seconds, prompts.is_spoken, read_as, follows
+            self._turns, self._params, self._is_dialogue, prompts.chunk_seconds, prompts.is_spoken, read_as, follows
         )
         self._chunks = planned.chunks
         self._warnings += planned.warnings
@@ -155,7 +149,7 @@ class SpeechRequest:
             for place, (chunk, start) in enumerate(zip(self._chunks, starts, strict=False))
         ]
         self._share_retakes()
-        ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
+        ends = 0.0 if self._is_dialogue else None  # a turn sounds the same wherever it stands
         silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
         silences[0] = silences[0] or ends
         self._assembly = Assembly(silences, self._listener.on_audio)
@@ -228,8 +222,8 @@ class SpeechRequest:
             return Stage(0)
         self._slots = slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
         # A text's first chunk may use the single-row runner if it is alone.
-        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]][0] is self._parts[0]
-        is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
+        alone = not self._is_dialogue and len(decoded) == 1 and self._speaking[decoded[0]][0] is self._parts[0]
+        is_given = not self._is_dialogue and self._speakers.voices.keys() == self._speakers.given.keys()
         return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
 
     def hear(self, output: Heard) -> list[Sequence]:
@@ -262,7 +256,7 @@ class SpeechRequest:
             # Do not reuse turns that would be better if nobody had heard their beginning already. A text is reused
             # for retakes only, which keep what was heard.
             is_bad = any(part.attempts.flaws) or part.attempts.repairs
-            is_bound = self._dialogue is not None and part.attempts.original.listened and is_bad
+            is_bound = self._is_dialogue and part.attempts.original.listened and is_bad
             if self._kept is not None and not is_bound and not part.attempts.is_retaken:
                 self._kept.keep(part.attempts.original, part.spoken)
             return []

@@ -1,4 +1,4 @@
-"""Input of `speak`: turns and settings, dialogue options, and callbacks."""
+"""Input of `speak`: turns and settings, and callbacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class SpeechInput:
     """Content of a request: turns, voices by speaker, settings, and v2's scene description.
 
     kept: cache that spoken chunks are added to. reuses: they are read from it, too. retakes: sentence of the speech,
-    from 0 -> how often it is taken again.
+    from 0 -> how often it is taken again. is_dialogue: its turns sound the same wherever they stand. even: equalise
+    their loudness once all are spoken.
     """
 
     turns: Ordered[Turn]
@@ -48,10 +49,5 @@ class SpeechInput:
     kept: SequenceStore | None = None
     reuses: bool = False
     retakes: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DialogueOptions:
-    """Options that apply to dialogues only."""
-
-    even: bool  # equalise the loudness of turns once all are spoken
+    is_dialogue: bool = False
+    even: bool = True

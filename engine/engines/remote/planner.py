@@ -14,7 +14,7 @@ from ...prompt.card import ModelCard
 from ...prompt.tags import TAGS
 from ...speech.kept_codes import KeptCodes
 from ...speech.request import SpeechRequest
-from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ...speech.speech_input import Listener, SpeechInput
 from ...voice.clip import Wave
 from ...voice.voice import Voice
 from ..planner import Planner
@@ -70,13 +70,13 @@ class RemotePlanner(Planner):
                 "Load Voice."
             )
 
-    def request(self, given: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+    def request(self, given: SpeechInput, listener: Listener) -> SpeechRequest:
         if self._config.voice:
             theirs = named_voice(self._config.voice)
             given = replace(given, voices={turn.speaker: theirs for turn in given.turns} | dict(given.voices))
         if self._wire is not None:
             given = replace(given, voices={name: self._coded(voice) for name, voice in given.voices.items()})
-        return super().request(given, listener, dialogue)
+        return super().request(given, listener)
 
     def _coded(self, voice: Voice) -> Voice:
         """Return the codes of a voice that is a clip, which a server makes once."""
