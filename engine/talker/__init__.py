@@ -6,7 +6,6 @@ import torch
 
 from .config import ModelConfig
 from .family import FAMILIES, Family
-from .layers import Expert, Layer
 from .model import Talker
 
 
@@ -17,4 +16,4 @@ def build_talker(config: ModelConfig, tensors: dict[str, torch.Tensor], context:
     return Talker(config, family, tensors, layers, context)
 
 
-__all__ = ["FAMILIES", "Expert", "Family", "Layer", "Talker", "build_talker"]
+__all__ = ["FAMILIES", "Family", "Talker", "build_talker"]

@@ -140,7 +140,7 @@ def project_out(layer: Layer, work: Work) -> None:
     add_linear(work.attended.flatten(1), layer.out, work.x)
 
 
-def mlp(config: ModelConfig, expert: Expert, work: Work) -> None:
+def mlp(expert: Expert, work: Work) -> None:
     """Add the gated MLP to the residual stream."""
     rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
     linear(work.h, expert.gate_up, work.gate_up.flatten(1))

@@ -68,7 +68,7 @@ class Talker:
             cache.keep_queries(index, work.q)
             attend_cache(config, work, cache, index)
             project_out(layer, work)
-            mlp(config, layer.code, work)
+            mlp(layer.code, work)
         rms_norm(work.x, self.norm, work.eps, work.h, work.scale)
         linear(work.h, self.head_codes, work.head)
         work.logits.view(work.head.shape).copy_(work.head)
