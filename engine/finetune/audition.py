@@ -15,11 +15,11 @@ from ..checkpoint.codec_layout import CodecWeights
 from ..codec.model import build_decoder
 from ..core.config import FRAME_RATE, Adapter, SamplingParams
 from ..engines.engine import Engine
-from ..preview.likeness import likeness_to
 from ..prompt.chunking import estimate_seconds
 from ..prompt.script import Turn
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
+from ..voice.likeness import likeness_to
 from ..voice.voice import Voice
 from ..words.letters import words_of
 from ..words.transcribe import transcriber

@@ -17,7 +17,7 @@ TIERS = [
     {"audio", "device", "files"},
     {"codec", "talker", "voice"},
     {"checkpoint", "decode", "prompt"},
-    {"preview", "speech"},
+    {"speech"},
     {"words"},
     {"book", "engines"},
     {"dubbing", "finetune", "serve"},

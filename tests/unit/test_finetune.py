@@ -20,8 +20,8 @@ from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
 from higgs_tts.engine.preview import likeness
-from higgs_tts.engine.preview.likeness import likeness_to
 from higgs_tts.engine.talker import FAMILIES
+from higgs_tts.engine.voice.likeness import likeness_to
 from higgs_tts.engine.words.whisper_check import misheard, misheard_in
 from higgs_tts.tests.peft_files import tree_of
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
