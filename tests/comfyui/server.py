@@ -38,6 +38,11 @@ def interpreter() -> str:
     return os.environ.get("COMFYUI_PYTHON", sys.executable)
 
 
+def is_on_windows() -> bool:
+    """True if ComfyUI's Python is one of Windows, also under Wine."""
+    return subprocess.check_output([interpreter(), "-c", "import os; print(os.name)"], text=True).strip() == "nt"
+
+
 class Outcome:
     """The outcome of one prompt."""
 

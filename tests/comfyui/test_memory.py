@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .server import ROOT, interpreter
+from .server import ROOT, interpreter, is_on_windows
 
 _fresh = itertools.count(60)
 
@@ -176,8 +176,9 @@ def test_the_engine_closes_after_each_prompt(make_comfy, comfy, speak, flag):
         other.until(is_closed)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
 def test_ctrl_c_ends_the_server_as_without_the_pack(start_comfy, workflow):
+    if is_on_windows():
+        pytest.skip("Windows has no SIGINT to send to another process")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in a shell's background ignore it, as would ComfyUI
     untouched, rested, busy = start_comfy(), start_comfy(), start_comfy()
     sent = []
