@@ -8,7 +8,7 @@ import pytest
 from higgs_tts.tests.templates import TITLES
 
 from .server import TODAY
-from .test_browser import open_browser  # noqa: F401 - a fixture
+from .test_browser import VALUE, open_browser  # noqa: F401 - a fixture
 
 LOAD = "saved => app.loadGraphData(saved)"
 AREA = """type => {
@@ -46,6 +46,11 @@ class Writer:
 
     def value(self, widget="text"):
         return self.browser.value(self.node, widget)
+
+    def until(self, value, widget="text"):
+        self.page.wait_for_function(
+            f"([node, widget, value]) => ({VALUE})([node, widget]) === value", arg=[self.node, widget, value]
+        )
 
     @property
     def options(self):
@@ -110,16 +115,48 @@ def test_a_turn_has_a_manner_from_a_menu(writer):
     writer.write("Anna: Hello.\nTom: Who is there?")
     writer.page.get_by_role("button", name="Manner").click()
     headings = writer.page.locator(".higgs-menu .higgs-heading")
-    headings.first.wait_for()
+    headings.nth(3).wait_for()
     assert headings.all_inner_texts() == ["emotion", "style", "prosody", "volume"]
     writer.shoot("manner")
     writer.options.get_by_text("speed slow", exact=True).click()
-    assert writer.value("script") == "Anna: Hello.\nTom: <|prosody:speed_slow|>Who is there?"
+    writer.until("Anna: Hello.\nTom: <|prosody:speed_slow|>Who is there?", "script")
     writer.page.keyboard.press("Control+Shift+Space")
     writer.options.get_by_text("-6 dB", exact=True).click()
-    assert writer.value("script") == "Anna: Hello.\n[Tom|volume:-6dB] <|prosody:speed_slow|>Who is there?"
+    writer.until("Anna: Hello.\n[Tom|volume:-6dB] <|prosody:speed_slow|>Who is there?", "script")
     writer.page.keyboard.press("Control+Z")
     assert writer.value("script") == "Anna: Hello.\nTom: <|prosody:speed_slow|>Who is there?"
+    assert writer.browser.faults == []
+
+
+def hold(page, name):
+    """Hold the answers of a route. Returns a function that lets the server answer."""
+    held, address = [], f"**/higgs_tts/{name}*"
+
+    def release():
+        page.unroute(address)
+        for route in held:
+            route.continue_()
+
+    page.route(address, lambda route: held.append(route))
+    return release
+
+
+def test_a_menu_waits_for_a_slow_server(writer):
+    tell_tags, tell_text = hold(writer.page, "tags"), hold(writer.page, "text")
+    writer.open("dialogue", "HiggsTTSDialogue")
+    writer.write("Zoe: Hello.")
+    writer.page.get_by_role("button", name="Manner").click()
+    headings = writer.page.locator(".higgs-menu .higgs-heading")
+    headings.first.wait_for()
+    assert headings.all_inner_texts() == ["volume"]
+    tell_tags()
+    headings.nth(3).wait_for()
+    assert headings.all_inner_texts() == ["emotion", "style", "prosody", "volume"]
+    writer.options.get_by_text("speed slow", exact=True).click()
+    headings.first.wait_for(state="detached")
+    assert writer.value("script") == "Zoe: Hello."
+    tell_text()
+    writer.until("Zoe: <|prosody:speed_slow|>Hello.", "script")
     assert writer.browser.faults == []
 
 

@@ -22,6 +22,7 @@ class Writing {
     /** @type {import("./tokens.js").Token | null} */
     #token = null
     #text = ""
+    #looked = "" // text of the server's last answer
     #round = 0
     #timer = 0
     #isOver = false
@@ -47,7 +48,9 @@ class Writing {
         area.setAttribute("aria-controls", this.list.list.id)
         tagsOf(this.model).then((groups) => {
             this.#tags = tagChoices(groups)
-            if (this.#token) this.#complete() // the user types faster than the server answers
+            const ofTurn = this.bar.manner.getAttribute("aria-expanded") === "true"
+            if (this.list.isMenu) this.toggleMenu(ofTurn, true)
+            else if (this.#token) this.#complete() // the user types faster than the server answers
         }, console.warn)
         this.#ask()
         this.#follow()
@@ -110,9 +113,9 @@ class Writing {
         return true
     }
 
-    /** @param {boolean} ofTurn true for the menu of manners */
-    toggleMenu(ofTurn = false) {
-        if (this.list.isMenu) return this.closeList()
+    /** @param {boolean} ofTurn true for the menu of manners; isFilled: fill it anew */
+    toggleMenu(ofTurn = false, isFilled = false) {
+        if (this.list.isMenu && !isFilled) return this.closeList()
         this.#token = null
         const choices = ofTurn ? mannerChoices(this.#tags, kindOf(this.node) === "script") : this.#tags
         this.#open(choices, this.area.getBoundingClientRect(), { isMenu: true })
@@ -181,11 +184,13 @@ class Writing {
     }
 
     async #ask() {
+        clearTimeout(this.#timer)
         const round = ++this.#round
         const text = this.area.value
         const look = await lookAt(kindOf(this.node), text, this.model, settingsOf(this.node))
         if (round !== this.#round || this.#isOver) return
         this.#look = this.#moved(look, text)
+        this.#looked = text
         this.refresh()
         if (this.#token && !this.list.isOpen) this.#complete() // names
     }
@@ -222,8 +227,12 @@ class Writing {
     }
 
     /** @param {import("./tokens.js").Choice} choice */
-    #take(choice) {
+    async #take(choice) {
         const { area } = this
+        this.closeList()
+        // It stands behind a speaker's name, which the server may not have told yet.
+        if (choice.isManner && this.#looked !== area.value) await this.#ask().catch(console.warn)
+        if (this.#isOver) return
         const place = choice.isManner
             ? placeForManner(choice, area.value, area.selectionEnd, this.#look.names)
             : placeFor(choice, area.value, area.selectionEnd, this.#token)
