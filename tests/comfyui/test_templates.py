@@ -16,6 +16,19 @@ BROWSE = "() => app.extensionManager.command.execute('Comfy.BrowseTemplates')"
 TAB = "name => app.extensionManager.workflow.activeWorkflow.filename.startsWith(name)"  # a second one is numbered
 NOTE = "() => app.graph._nodes.find(node => node.type === 'MarkdownNote')?.widgets[0].value"
 VOICE = "Higgs Voice: first choose or record a clip"
+# Changes the language and waits until ComfyUI has opened the graph anew, which takes a slow server's node definitions.
+SWITCH = """async language => {
+    const { setting } = app.extensionManager, { loadGraphData } = app
+    if (setting.get("Comfy.Locale") === language) return
+    await new Promise(opened => {
+        app.loadGraphData = async (...given) => {
+            app.loadGraphData = loadGraphData
+            await app.loadGraphData(...given)
+            opened()
+        }
+        setting.set("Comfy.Locale", language)
+    })
+}"""
 CHANGE = """() => {
     const [note, voice] = ["MarkdownNote", "HiggsTTSVoice"].map(type => app.graph._nodes.find(n => n.type === type))
     note.widgets[0].value += "\\nMine."
@@ -77,8 +90,7 @@ def test_a_template_is_in_the_language(browser, page, language):
     browser.shoot(f"template-{language}")
     saved = page.evaluate("() => app.graph.serialize()")
     for other in ("zh", "en"):  # what was saved in one language opens in another
-        page.evaluate(LOCALE, other)
-        page.wait_for_timeout(1000)
+        page.evaluate(SWITCH, other)
         page.evaluate(LOAD, saved)
         page.wait_for_function(TITLED, arg=told(other, VOICE))
         assert page.evaluate(NOTE) == told(other, note)
@@ -93,8 +105,7 @@ def test_what_a_user_has_changed_stays(browser, page):
     mine = page.evaluate(NOTE)
     assert mine.startswith(told("ja", "# Speak with your own voice")) and mine.endswith("Mine.")
     saved = page.evaluate("() => app.graph.serialize()")
-    page.evaluate(LOCALE, "zh")
-    page.wait_for_timeout(1000)
+    page.evaluate(SWITCH, "zh")
     page.evaluate(LOAD, saved)
     page.wait_for_function(TITLED, arg="Mine")
     page.wait_for_timeout(500)
@@ -103,8 +114,7 @@ def test_what_a_user_has_changed_stays(browser, page):
 
 
 def test_an_english_page_changes_nothing(browser, page):
-    page.evaluate(LOCALE, "en")
-    page.wait_for_timeout(1000)
+    page.evaluate(SWITCH, "en")
     for name in TITLES:
         saved = template(name)
         page.evaluate(LOAD, saved)
@@ -117,8 +127,7 @@ def test_an_english_page_changes_nothing(browser, page):
 
 
 def test_a_blueprint_has_its_title_in_the_language(browser, page):
-    page.evaluate(LOCALE, "ja")
-    page.wait_for_timeout(1000)
+    page.evaluate(SWITCH, "ja")
     page.evaluate("() => app.graph.clear()")
     page.wait_for_timeout(500)
     page.evaluate(ADD)
