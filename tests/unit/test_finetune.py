@@ -19,8 +19,8 @@ from higgs_tts.engine.finetune.audition import Audition, Trial
 from higgs_tts.engine.finetune.network import Network
 from higgs_tts.engine.finetune.rows import Utterance, make_row
 from higgs_tts.engine.finetune.run_state import RunState
-from higgs_tts.engine.preview import likeness
 from higgs_tts.engine.talker import FAMILIES
+from higgs_tts.engine.voice import likeness
 from higgs_tts.engine.voice.likeness import likeness_to
 from higgs_tts.engine.words.whisper_check import misheard, misheard_in
 from higgs_tts.tests.peft_files import tree_of
