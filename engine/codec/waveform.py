@@ -55,9 +55,8 @@ class Waveform:
         self._is_cuda = pool.device.type == "cuda"
         sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS
         contexts = chain(EARLY_CONTEXTS if early else (), repeat(CONTEXT_FRAMES))
-        self.firsts = list(
-            zip(sizes, contexts, strict=False)
-        )  # frames of streamed sounds' first windows and after them
+        # Frames of each of a streamed sound's first windows, and frames that must follow it.
+        self.firsts = list(zip(sizes, contexts, strict=False))
         self.together = together
         self.given: set[Sound] = set()  # sounds with new samples; the session clears it
         self.awaited: set[Sound] = set()  # streamed sounds whose first window is being decoded

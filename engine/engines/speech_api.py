@@ -104,7 +104,9 @@ class SpeechAPI(ABC):
             HiggsError: as `speak` does, and if no turn has words.
         """
         kept = None if isinstance(reuse, bool) else reuse
-        given = SpeechInput(turns, voices, params or SamplingParams(), scene, kept, True, retakes, True, even)
+        given = SpeechInput(
+            turns, voices, params or SamplingParams(), scene, kept, True, retakes, is_dialogue=True, even=even
+        )
         return self._speak(given, listener, reuse is True)
 
     def heads(self) -> tuple[Head, ...]:

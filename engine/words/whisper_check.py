@@ -31,8 +31,6 @@ _ALIKE = 0.5  # share of the words heard, without which Whisper has not understo
 class WhisperCheck:
     """The check of one chunk. Somebody who listens hears it as it comes: its doubts are named, not mended."""
 
-    needs_audio = True
-
     def __init__(self, whisper: WhisperAligner, text: str):
         self._whisper, self._text, self._wavs, self._is_heard = whisper, text, [torch.empty(0)], False
 
