@@ -11,6 +11,9 @@ from .server import ROOT, TODAY
 from .test_browser import CUT_LABELS, NODES, SHOWN, open_browser  # noqa: F401 - a fixture
 
 LOCALE = "language => app.extensionManager.setting.set('Comfy.Locale', language)"
+# ComfyUI takes a language up when its messages have been loaded, even if another was chosen meanwhile.
+TAKEN_UP = """language =>
+    document.querySelector("#vue-app").__vue_app__.config.globalProperties.$i18n.locale === language"""
 LOAD = "saved => app.loadGraphData(saved)"
 NAMED = "([type, name]) => LiteGraph.createNode(type).title === name"
 LABELS = """type => Object.fromEntries(
@@ -168,6 +171,7 @@ def test_a_change_of_language_is_followed_at_once(chinese):
         page.wait_for_function(f"auto => Object.fromEntries(({SHOWN_OPTIONS})()).model === auto", arg=auto)
         volume = said(language, "Volume")
         page.wait_for_function("title => document.querySelector('.higgs-volume')?.title === title", arg=volume)
+        page.wait_for_function(TAKEN_UP, arg=language)
     seed = nodes("zh", "HiggsTTSSpeak", "inputs", "seed", "name")
     page.wait_for_function(f"name => ({LABELS})('HiggsTTSSpeak').seed === name", arg=seed)
     assert chinese.faults == []
