@@ -10,19 +10,38 @@ from collections.abc import Iterator
 from ..prompt.wrapped import joined_words
 from .book import Book, Paragraph, make_chapters
 from .marks import without_low_lines, without_stars
-from .silent import Silence
+from .silent import SILENT, Silence
+from .tree import BLOCKS
 from .xhtml import read_document
 
-_FRONT = re.compile(r"---[^\S\n]*\n(.*?)\n(?:---|\.\.\.)[^\S\n]*(?:\n|$)", re.DOTALL)
+# Lines of YAML between rules: a key, a list's item, a comment, a value's further line.
+_FRONT = re.compile(
+    r"---[^\S\n]*\n((?=[\w\"'])(?:(?!---|\.\.\.)(?:[\w\"'][\w \"'.-]*:(?=\s).*|(?:[^\S\n]|#|-\s).*)?\n)+)"
+    r"(?:---|\.\.\.)[^\S\n]*(?:\n|$)"
+)
 _FIELD = re.compile(r"^(title|author):[^\S\n]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_OPEN = re.compile(r"<(?=[!?])")
+_INLINE = set(
+    "a abbr acronym area b bdi bdo big br cite code col colgroup dd del details dfn dir em embed fieldset font form "
+    "hgroup hr html i iframe img input ins kbd label legend link map mark menu meta noscript picture q s samp search "
+    "small source span strike strong sub summary sup tbody tfoot thead time track tt u var wbr".split()
+)
+# A < that begins no tag, as in a<b, <your name> and <<Bonjour>>. Tags of SSML and others have a value or a slash.
+_OPEN = re.compile(
+    rf"<(?!/?(?:{'|'.join(sorted(BLOCKS | SILENT | _INLINE))})(?:\s[^<>=]*=[^<>]*|(?:\s+[a-z-]+)?\s*/?)>"
+    r"|[a-z][\w:-]*\s[^<>=]*=\s?[\"'][^<>]*>|[a-z][\w:-]*\s*/>|/[a-z][\w:-]*>)",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"`[^`\n]+`")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[^\S\n]*")
-_FENCE = re.compile(r" {0,3}(?:```|~~~)")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _QUOTE = re.compile(r"(?: {0,3}> ?){1,9}")
 _ITEM = re.compile(r"\s*[-*+][^\S\n]+")
 _NUMBERED = re.compile(r"\s*\d+[.)][^\S\n]+")
-_DEFINITION = re.compile(r" {0,3}\[(\^?)[^\]\n]+\]:[^\S\n]*\S")  # of a link or a footnote
+_DEFINITION = re.compile(  # of a footnote, or of a link, unlike [Anna]: Hello.
+    r" {0,3}\[(?:(\^)[^\]\n]+\]:[^\S\n]*\S|[^\]\n]+\]:[^\S\n]*(?:<[^<>\n]*>|(?=\S*?(?:[/#:@]|\.\w))\S+)"
+    r"(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\s*$)"
+)
 _INDENTED = re.compile(r"(?: {4}|\t)\s*\S")  # also a footnote's further paragraphs
 # No pattern looks beyond the next bracket of its kind, so a line of a million brackets takes linear time.
 _TARGET = r"(?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*){0,4}\)|\[[^\[\]\n]*\])"
@@ -31,7 +50,7 @@ _LINKS = [
     (re.compile(r"\[\^[^\[\]\n]+\]"), '<a role="doc-noteref">*</a>'),
     (re.compile(r"\[([^\[\]\n]*)\]\((#[^()\s\"]*)[^()\n]*\)"), r'<a href="\2">\1</a>'),  # inside the text
     (re.compile(rf"\[([^\[\]\n]*)\]{_TARGET}"), r"\1"),
-    (re.compile(r"<(https?://[^\s<>]+)>"), r"\1"),
+    (re.compile(r"<((?:[a-zA-Z][a-zA-Z0-9+.-]{1,31}:|[\w.+-]{1,64}@)[^\s<>]+)>"), r"\1"),
 ]
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
@@ -49,9 +68,7 @@ def read_markdown(text: str, title: str) -> Book:
         text = text[front.end() :]
     closed, end, rest = text.rpartition("-->")  # no comment ends after the last one
     silence = Silence()
-    document = read_document(
-        "".join(_blocks(_OPEN.sub("&lt;", _COMMENT.sub("", closed + end) + rest))), silence=silence
-    )
+    document = read_document("".join(_blocks(_COMMENT.sub("", closed + end) + rest)), silence=silence)
     blocks = [(one.level, _plain(one.text)) for one in document.paragraphs]
     counts = Counter(level for level, _ in blocks if level)
     level = min((level for level, count in counts.items() if count > 1), default=min(counts, default=0))
@@ -70,7 +87,7 @@ def read_markdown(text: str, title: str) -> Book:
 def _blocks(text: str) -> Iterator[str]:
     """Yield each paragraph and heading as HTML."""
     lines: list[str] = []
-    fenced = in_note = False
+    fence, in_note = "", False  # fence: the mark of the open one
 
     def end(tag: str = "p") -> Iterator[str]:
         if lines:
@@ -80,11 +97,14 @@ def _blocks(text: str) -> Iterator[str]:
     for whole in text.split("\n"):
         line = _QUOTE.sub("", whole, count=1) if _QUOTE.match(whole) else whole
         in_note = in_note and (not line.strip() or _INDENTED.match(line) is not None)
-        if _FENCE.match(line):
-            fenced = not fenced
+        if fence and line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
             yield from end()
-        elif fenced:
+        elif fence:
             lines.append(html.escape(line.strip(), quote=False))
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+            yield from end()
         elif in_note:
             continue
         elif level := _level(line):
@@ -132,9 +152,10 @@ def _is_rule(line: str) -> bool:
 
 
 def _markup(text: str) -> str:
+    text = _CODE.sub(lambda code: code[0].replace("<", "&lt;"), text)
     for pattern, instead in _LINKS:
         text = pattern.sub(instead, text)
-    return text
+    return _OPEN.sub("&lt;", text)
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ from ..core.errors import shown_name
 from .marks import LOOK_BACK, is_power, summary_of
 from .tree import BLOCKS, HEADINGS, Element
 
-_SILENT = set("head style script title svg math rt rp nav audio video object template".split())
+SILENT = set("head style script title svg math rt rp nav audio video object template".split())
 _NOT_READ = {"noteref": "note mark", "footnote": "note", "endnote": "note", "rearnote": "note", "backlink": "",
              "pagebreak": "page number"}  # fmt: skip
 # Classes of converters, such as footnote-ref, pagenum and fn; a "note" alone may be a box in the text.
@@ -115,7 +115,7 @@ class _Pass:
             why = _OF_CLASS[match.lastgroup or ""]
         if why is None and self._is_hidden(element, classes):
             why = "hidden part"
-        if why is None and element.name not in _SILENT:
+        if why is None and element.name not in SILENT:
             return False
         inside = element.first()
         if why == "note mark":

@@ -131,6 +131,8 @@ def _at_indents(block: str) -> Iterator[str]:
 
 def _is_contents(block: str) -> bool:
     lines = [line.strip() for line in block.split("\n")]
+    if is_heading(block) and len({line.partition(" ")[0].lower() for line in lines}) == len(lines):
+        return False  # the heading of a part and its chapter
     return _CONTENTS.fullmatch(block) is not None or (len(lines) > 2 and sum(map(is_heading, lines)) > len(lines) / 2)
 
 

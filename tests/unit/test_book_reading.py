@@ -195,6 +195,30 @@ def test_markdown_becomes_chapters(tmp_path):
     assert [title for title, _ in chapters_of(read_book_text("# A\n\nx\n\n# B\n\ny", "T"))] == ["A", "B"]
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("Write to <ann@example.com>.", ["Write to ann@example.com."]),
+        ("<<Bonjour>> dit-il. If a<b and c.", ["<<Bonjour>> dit-il. If a<b and c."]),
+        ("Enter <your name>.", ["Enter <your name>."]),
+        ("Use `<b>` or <B>bold</B>, <span class='x'>in</span><br/>or not.", ["Use <b> or bold, in or not."]),
+        ('Wait <break time="1s"/>here <pause/>for <voice name="a">me</voice>.', ["Wait here for me."]),
+        ("```print``` prints.\n\nIt <ran>.", ["print prints.", "It <ran>."]),
+        ("````\na <b & <! c\n````\n\nLast.", ["a <b & <! c", "Last."]),
+        ("[Ann]: Hello.\n\n[Note]: It is late.", ["[Ann]: Hello.", "[Note]: It is late."]),
+        ("See [it][a].\n\n[a]: https://example.com 'It'\n[b]: <x y>", ["See it."]),
+        ("---\n\nIt was dark.\n\n---\n\nMore.", ["It was dark. [pause 1.5]", "More."]),
+        ("---\nIt was dark.\nMen came.\n\n---\nMore.", ["It was dark. Men came. [pause 1.5]", "More."]),
+        ("---\ntags:\n  - a\n# b\n\nlong: |\n  c\n---\nText.", ["Text."]),
+    ],
+)
+def test_markdown_loses_no_words(tmp_path, written, said):
+    path = tmp_path / "file.md"
+    path.write_text(written, encoding="utf-8")
+    [(_, turns)] = chapters_of(read_book(path))
+    assert turns == said
+
+
 SPOKEN = [
     (
         "The First",
@@ -359,6 +383,14 @@ def test_paragraphs_of_plain_text_are_found(text, said):
     book = read_book_text(text, "T")
     turns = [turn.text for chapter in book.chapters for turn in chapter.turns if "CHAPTER" not in turn.text]
     assert turns == (said or THREE)
+
+
+def test_a_heading_of_a_part_and_its_chapter_is_no_table_of_contents():
+    book = read_book_text("PART ONE\nCHAPTER I\nThe Storm\n\nIt rained.", "T")
+    assert chapters_of(book) == [
+        ("PART ONE CHAPTER I The Storm", [f"PART ONE CHAPTER I The Storm{HEADING}", "It rained."])
+    ]
+    assert not book.left_out
 
 
 @pytest.mark.parametrize(
