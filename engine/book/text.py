@@ -67,6 +67,7 @@ def read_text(text: str, title: str) -> Book:
         end = _END.search(text, start.end())
         text = text[start.end() : end.start() if end else len(text)]
         left_out.append("Project Gutenberg's own words")
+    marks = Counter("picture" for _ in _PICTURE.finditer(text))
     parts: list[tuple[str, list[Paragraph]]] = [("", [])]
     for block in _blocks(text):
         if _is_contents(block):
@@ -75,7 +76,7 @@ def read_text(text: str, title: str) -> Book:
             parts.append((block, [Paragraph(_joined(block), level=1)]))
         else:
             parts[-1][1].append(Paragraph("" if is_scene_break(block) else _joined(block)))
-    chapters = make_chapters(title, parts, marks := Counter())
+    chapters = make_chapters(title, parts, marks)
     return Book(title, chapters, author, (*dict.fromkeys(left_out), *summary_of(marks)))
 
 

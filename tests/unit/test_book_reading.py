@@ -54,7 +54,7 @@ def test_plain_text_becomes_chapters(tmp_path):
     path.write_bytes(GUTENBERG.replace("\n", "\r\n").encode())
     book = read_book(path)
     assert (book.title, book.author) == ("A Book", "Ann Author")
-    assert book.left_out == ("Project Gutenberg's own words", "the table of contents", "1 note mark")
+    assert book.left_out == ("Project Gutenberg's own words", "the table of contents", "1 picture", "1 note mark")
     assert chapters_of(book) == [
         (
             "CHAPTER I. The Beginning",
