@@ -318,8 +318,8 @@ def test_an_epub_with_encrypted_fonts_is_read(tmp_path):
 
 
 def test_files_that_are_no_books_are_refused(tmp_path):
-    (tmp_path / "book.epub").write_text("no zip")
-    (tmp_path / "empty.txt").write_text(" \n* * *\n")
+    (tmp_path / "book.epub").write_text("no zip", encoding="utf-8")
+    (tmp_path / "empty.txt").write_text(" \n* * *\n", encoding="utf-8")
     for name, told in (
         ("book.pdf", r"Choose a file ending in \.txt"),
         ("none.txt", "does not exist"),
