@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import deque
@@ -11,6 +10,7 @@ from itertools import accumulate, chain, repeat
 
 import torch
 
+from ..core.closing import Closable
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..device.memory import PrivatePool
@@ -32,7 +32,7 @@ LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (25, _STREAMED_WINDOW,
 SINGLE_LENGTHS = LENGTHS[:-1]  # of windows that may be decoded alone
 
 
-class Waveform:
+class Waveform(Closable):
     """Decodes the sounds of one session, window by window in the order in which windows fill up.
 
     graphs: on a GPU, what decodes windows there.
@@ -154,14 +154,8 @@ class Waveform:
             sound.take(wav)
             self.given.add(sound)
 
-    def close(self) -> None:
-        """Release the decoder. Waits for windows under way on a GPU. Safe to call twice."""
-        with contextlib.suppress(AttributeError):  # already closed
-            self.windows.close()
-            del self.windows
-        # A sound knows its waveform: a cycle.
-        for held in (self._due, self._waiting, self._owners, self.given, self.awaited):
-            held.clear()
+    def _release(self) -> None:
+        self.windows.close()  # waits for those under way
 
 
 class Sound:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..core.closing import Closable
 from .nvrtc import KernelUnavailable, LaunchFailed, Module, compile_cubin, read_source, shared_limit
 
 MIN_CAPABILITY = (7, 5)
@@ -114,7 +115,7 @@ def options(values: Mapping[str, object], *structures: type[ctypes.Structure]) -
     return tuple(f"-D{name}={value}" for name, value in {**values, **sizes}.items())
 
 
-class CudaKernel:
+class CudaKernel(Closable):
     """Base class of a CUDA source compiled and loaded on a device. Subclasses launch it; `close` unloads it.
 
     Raises KernelUnavailable if it cannot be compiled or loaded, or if the driver refuses a first launch.
@@ -140,8 +141,5 @@ class CudaKernel:
     def tensors(self) -> list[torch.Tensor]:
         return list(self.scratch.values())
 
-    def close(self) -> None:
-        """Unload the code, which must not be running, and drop tensors. Safe to call twice."""
-        if held := vars(self):
-            self._module.close()
-            held.clear()
+    def _release(self) -> None:
+        self._module.close()

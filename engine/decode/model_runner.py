@@ -7,6 +7,7 @@ import traceback
 
 import torch
 
+from ..core.closing import Closable
 from ..core.config import EngineConfig
 from ..core.sequence import Sequence
 from ..cuda.kernel import choose
@@ -24,7 +25,7 @@ from .state import DecodeState
 from .step_graph import capture_step
 
 
-class ModelRunner:
+class ModelRunner(Closable):
     """Steps the rows of a state: `sample` (logits -> codes -> delay and end -> embedding), `decode` (-> next logits).
 
     Both allocate nothing and never sync, so they may be captured. Without kernels they use torch ops. The sample
@@ -180,14 +181,11 @@ class ModelRunner:
         how += f" ({self._reason})" if self._reason else ""
         return f"{how}{self.prompts.describe() * self.has_kernels}, {'CUDA graph' if self.is_captured else 'eager'}"
 
-    def close(self) -> None:
-        """Drop graph, kernels and buffers. Safe to call twice. No step may be running on the device."""
-        if held := vars(self):
-            drop_graphs(self._graphs)
-            for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
-                if kernel is not None:
-                    kernel.close()
-            held.clear()
+    def _release(self) -> None:
+        drop_graphs(self._graphs)
+        for kernel in (self._sample_kernel, *self._fewer.values(), self._decode_kernel):
+            if kernel is not None:
+                kernel.close()
 
 
 def open_runner(

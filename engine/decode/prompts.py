@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..core.closing import Closable
 from ..core.sequence import Sequence
 from ..cuda.kernel import choose
 from ..device.graph import Graph, GraphError, capture, capturing, drop_graphs, same_bits
@@ -27,7 +28,7 @@ GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill or step, abou
 StartRow = Callable[[int, Sequence], None]
 
 
-class Prefill:
+class Prefill(Closable):
     """Prefill into rows of any state of a talker.
 
     kernel: None for torch's ops.
@@ -130,13 +131,10 @@ class Prefill:
         if piece.ends:
             state.logits[row].copy_(talker.logits(hidden[-1:]).view_as(state.logits[row]))
 
-    def close(self) -> None:
-        """Drop captures, then the kernel. Safe to call twice. No prompt may be under way on the device."""
-        if held := vars(self):
-            drop_graphs(self._graphs)
-            if self._kernel is not None:
-                self._kernel.close()
-            held.clear()
+    def _release(self) -> None:
+        drop_graphs(self._graphs)
+        if self._kernel is not None:
+            self._kernel.close()
 
 
 class PendingFill:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 import torch
 
+from ..core.closing import Closable
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
 from ..device.memory import end_of_work
@@ -23,7 +24,7 @@ MAX_HELD = 4  # steps that prompts wait for streams that would run dry; more wou
 Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
 
-class Scheduler:
+class Scheduler(Closable):
     """Decodes sequences with continuous batching: when a sequence finishes, its row takes the next waiting one.
 
     `add` queues sequences at any time. `step` prefills or decodes one step while it `is_busy`. `drop` removes a
@@ -69,10 +70,6 @@ class Scheduler:
         self._queued: deque[torch.cuda.Event] = deque()  # the ends of steps on the device's queue
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
         self._state.delay.done.fill_(True)
-
-    def close(self) -> None:
-        """Release everything on the device. An exception may keep this object alive after the call."""
-        vars(self).clear()
 
     def add(self, *sequences: Sequence, alone: bool = False) -> None:
         """Append sequences to the waiting queue.

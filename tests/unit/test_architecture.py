@@ -13,8 +13,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"core", "cuda", "interrupt"},
-    {"audio", "device", "files"},
+    {"core", "interrupt"},
+    {"audio", "cuda", "device", "files"},
     {"codec", "talker", "voice"},
     {"checkpoint", "decode", "prompt"},
     {"speech"},
