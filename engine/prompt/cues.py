@@ -17,7 +17,7 @@ from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
 from .turns import DialogueReader
-from .wrapped import joined_words, without_invisible
+from .wrapped import begun, joined_words, without_invisible
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _CueReader:
 
         line = _BREAK.sub("\n", _SAYS.sub(name, line)).replace("\\h", " ")
         line = unescape(_STYLE.sub("", line))
-        yield from line.splitlines()
+        yield from map(begun, line.splitlines())
 
     def _unsung(self, lines: list[str]) -> list[str]:
         """Return a cue's lines without its songs: between notes, behind the only one, or before it in the last line."""

@@ -12,6 +12,7 @@ from .names import NAME, parse, speaker_key
 from .script import Turn, is_comment
 from .tags import every_tag
 from .turns import DialogueReader, has
+from .wrapped import without_invisible
 
 _NAMED = re.compile(NAME)
 _SIGN = re.compile(r"[^\r\n]")
@@ -84,7 +85,7 @@ def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Return (voices declared in the first lines, other lines), without comments."""
     lines, head = [line for line in lines if not is_comment(line)], {}
     for at, line in enumerate(lines):
-        name, _, voice = (part.strip() for part in line.partition("="))
+        name, _, voice = (part.strip() for part in without_invisible(line).partition("="))
         if voice and len(name) <= 80 and _NAMED.fullmatch(name):
             head[name] = voice
         elif line.strip():

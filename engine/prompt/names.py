@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from ..files.portable_names import composed
 from .directions import direction_lines
 from .script import is_pause, read_pauses
 from .tags import TAG_VALUES, is_spoken, stage_directions
+from .wrapped import MARKS, begun, without_invisible
 
 
 class Form(Enum):
@@ -54,14 +56,15 @@ class ParsedLine(NamedTuple):
 
 @functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
-    key = " ".join(name.replace("_", " ").split()).casefold()
+    key = " ".join(composed(without_invisible(name)).replace("_", " ").split()).casefold()
     numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
     return numbered[1] if numbered else key
 
 
 _LOOK = 240  # characters of a line that expressions see
 _LONGEST_NAME = 40
-NAME = r"[^\W_][\w.'’&/-]*(?: [\w&][\w.'’&/-]*){0,3}"
+_NOT_LAST = frozenset("_.'’&/-")  # of a name alone on its line
+NAME = rf"[^\W_][\w{MARKS}.'’&/-]*(?: [\w&][\w{MARKS}.'’&/-]*){{0,3}}"
 _NAME = rf"(?P<name>{NAME})"
 _MANNER = r"(?:\s*[(\[](?P<manner>[^()\[\]|]{1,60})[)\]])?"
 _BRACKET = re.compile(rf"\[\s*{_NAME}{_MANNER}\s*(?P<settings>(?:\|[^\[\]|]*)*)\]\s*:?\s*")
@@ -74,7 +77,7 @@ _LOOSE = (
     re.compile(rf"{_NAME}{_MANNER}(?:\s*[;|>~=→]\s+|\s*\t\s*|[–—]+(?=\S))"),  # Ben | Hi.
     re.compile(rf"{_NAME}\s*[(\[](?P<manner>[^()\[\]|]{{1,60}})[)\]]\s+(?=\S)"),  # Ben (softly) Hi.
     re.compile(rf"[({{*_\"“„«'‘]{{1,3}}\s*{_NAME}\s*[)}}*_\"”“»'’]{{1,3}}\s*(?::|[-–—]+(?=\s))?(?:\s+|$)"),  # (Ben) Hi.
-    re.compile(r"@(?P<name>[^\W_][\w'’&/-]*)\s*[,:]?\s+(?=\S)"),  # @Ben Hi.
+    re.compile(rf"@(?P<name>[^\W_][\w{MARKS}'’&/-]*)\s*[,:]?\s+(?=\S)"),  # @Ben Hi.
 )
 _CAPITALS = re.compile(rf"(?P<name>[^\W\d_][\w'’&/-]+(?: [\w&][\w'’&/-]*){{0,3}}){_MANNER}\.(?:\s+|$)")  # BEN. Hi.
 _LIST = re.compile(r"(?:[-*+•·–—]|>{1,2}|\d{1,3}[.)])\s+(?=\S)")  # also quoted mail
@@ -146,7 +149,7 @@ def _is_neutral(line: str) -> bool:
 
 
 def _start_of(line: str) -> Start | None:
-    line = line.strip()
+    line = begun(line).rstrip()
     head, rest = line[:_LOOK], line[_LOOK:]
     if is_pause(head) or _HEADING.match(head):
         return None
@@ -166,13 +169,14 @@ def _start_of(line: str) -> Start | None:
             form, match = Form.DASH, match if _is_titled(match["name"], 3) else None
         elif match is None and not (listed or rest) and (match := _ALONE.fullmatch(head)):
             name = match["name"]
-            may_stand = name[0].isalpha() and name[-1].isalnum() and len(name) > 1 and not _ROMAN.fullmatch(name)
+            may_stand = name[0].isalpha() and name[-1] not in _NOT_LAST and len(name) > 1 and not _ROMAN.fullmatch(name)
             form, match = Form.ALONE, match if may_stand and _is_titled(name, 4) else None
     if match is None or not _is_name(match):
         return _loose_start(line)
     given = match.groupdict()
     settings = tuple((given.get("settings") or "").split("|")[1:])
-    return Start(given["name"], head[match.end() :] + rest, form, settings, (given["manner"] or "").strip(), is_bold)
+    name, manner = without_invisible(given["name"]), (given["manner"] or "").strip()
+    return Start(name, head[match.end() :] + rest, form, settings, manner, is_bold)
 
 
 def _loose_start(line: str) -> Start | None:
@@ -185,7 +189,8 @@ def _loose_start(line: str) -> Start | None:
         match = next(filter(None, (pattern.match(head) for pattern in _LOOSE)), None)
     if match is None or not _is_name(match):
         return None
-    return Start(match["name"], head[match.end() :] + rest, Form.LOOSE, (), match.groupdict().get("manner") or "")
+    name, manner = without_invisible(match["name"]), match.groupdict().get("manner") or ""
+    return Start(name, head[match.end() :] + rest, Form.LOOSE, (), manner)
 
 
 def _is_name(match: re.Match) -> bool:

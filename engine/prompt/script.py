@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..core.config import MAX_PAUSE
 from ..core.errors import few, shown_name
 from .said import Respelling, SaidText
-from .wrapped import mended
+from .wrapped import begun, mended
 
 PAUSE = 0.5  # seconds of a [pause] without a length
 _LONGEST = 40  # maximum characters of a length
@@ -94,7 +94,7 @@ def pause_faults(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def is_comment(line: str) -> bool:
-    return line.lstrip().startswith("#")
+    return begun(line).startswith("#")
 
 
 def _seconds(marker: re.Match) -> tuple[float, str]:

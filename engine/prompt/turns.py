@@ -14,15 +14,19 @@ from .names import Form, ParsedLine, Start, is_loud, is_said, speaker_key
 from .script import Turn
 from .tags import every_tag, is_spoken, manner_tags, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
+from .wrapped import MARKS
 
 _MOST_LEADS = 8  # directions before a turn's words
 # A name and a sign that do not begin a turn: Tom. Yes. Tom --Yes.
 _SIGNED = re.compile(
-    r"[\W\d_]{0,6}([^\W\d_][\w'’&]*(?: [\w'’&]+){0,3})[\"'”’»›*_]?(?:\s--?|-?-\s|\s*[–—]|\.\s|\s*[#/\\•·+^»›])"
+    rf"[\W\d_]{{0,6}}([^\W\d_][\w{MARKS}'’&]*(?: [\w{MARKS}'’&]+){{0,3}})[\"'”’»›*_]?"
+    r"(?:\s--?|-?-\s|\s*[–—]|\.\s|\s*[#/\\•·+^»›])"
 )
 _DASHES = re.compile(r"\s(?:--?|[–—])\s")
 # Unlikely start of a line of prose: few words, then a sign that does not end a sentence.
-_LIKE_NAME = re.compile(r"(?!.*-->)[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
+_LIKE_NAME = re.compile(
+    rf"(?!.*-->)[\W\d_]{{0,14}}[^\W\d_][\w{MARKS}.,'’ -]{{0,30}}(?:\t|[\])}}>|:;=~](?:[\])}}>]|\s))"
+)
 
 
 class DialogueReader:
@@ -270,7 +274,7 @@ class DialogueReader:
         if signed and self._is_name(signed[1]):
             return True
         before, colon, _ = line[:60].partition(":")
-        words = re.findall(r"[\w'’&/-]+", before) if colon else []
+        words = re.findall(rf"[\w{MARKS}'’&/-]+", before) if colon else []
         return len(words) < 5 and any(speaker_key(" ".join(words[:most])) in self._names for most in (1, 2, 3, 4))
 
     def _looks_like_script(self) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import pairwise
 
 # Soft hyphens, zero-width spaces, and marks of direction. Joiners stay in scripts and emoji that need them.
-_INVISIBLE = re.compile(
-    r"\u00ad[^\S\n]*\n[^\S\n]*|[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
-    r"|(?<![^\0-\u024f])[\u200c\u200d]"
-)
+_UNSEEN = r"\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+_INVISIBLE = re.compile(rf"\u00ad[^\S\n]*\n[^\S\n]*|[{_UNSEEN}]|(?<![^\0-\u024f])[\u200c\u200d]")
+_BEGIN = re.compile(rf"[\s{_UNSEEN}]*")
+# What belongs to the letter before it and is not in \w: vowel signs of Hindi and Thai, accents of their own, joiners.
+_MARKS = "".join(one for one in map(chr, range(0x300, 0xFE30)) if unicodedata.category(one)[0] == "M")
+MARKS = rf"{_MARKS}\u200c\u200d{_UNSEEN}"
 _LETTER = r"[^\W\d_]"
 _BROKEN = re.compile(rf"(?<!{_LETTER})({_LETTER}+)-[^\S\n]*\n[^\S\n]*(?=({_LETTER}+)(-?))")
 _WORDS = re.compile(rf"(?<!\0)(?<!{_LETTER}){_LETTER}+(?:-{_LETTER}+)*")
@@ -29,6 +32,11 @@ def mended(text: str) -> str:
 
 def without_invisible(text: str) -> str:
     return text if text.isascii() else _INVISIBLE.sub("", text)
+
+
+def begun(line: str) -> str:
+    """Return a line from its first visible sign on."""
+    return _BEGIN.sub("", line, count=1)
 
 
 def joined_words(text: str) -> str:

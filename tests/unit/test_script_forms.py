@@ -43,6 +43,47 @@ def test_script_forms_are_read(row):
     assert all(warning.endswith(ONCE) for warning in dialogue.warnings), dialogue.warnings
 
 
+MARKED_NAMES = [  # vowel signs, accents of their own, joiners
+    ("\u0930\u093e\u092e", "\u0938\u0940\u0924\u093e"),
+    ("\u0e41\u0e21\u0e48", "\u0e2a\u0e21\u0e0a\u0e32\u0e22"),
+    ("\u0bb0\u0bbe\u0bae\u0bcd", "\u0b9a\u0bc0\u0ba4\u0bbe"),
+    ("Jose\u0301", "Zoe\u0308"),
+    ("\u0639\u0644\u06cc\u200c\u0631\u0636\u0627", "\u0633\u0627\u0631\u0627"),
+]
+
+
+@pytest.mark.parametrize(("anna", "ben"), MARKED_NAMES)
+@pytest.mark.parametrize("form", ["{}: ", "[{}] ", "{}\n", "**{}:** "])
+def test_names_may_have_combining_marks(anna, ben, form):
+    script = "\n\n".join(
+        form.format(name) + text for name, text in ((anna, "a."), (ben, "b."), (anna, "c."), (ben, "d."))
+    )
+    dialogue = read_dialogue(f"{anna} = amber\n{ben} = oliver\n\n{script}")
+    assert dialogue.head == {anna: "amber", ben: "oliver"}
+    assert turns_of(dialogue.turns) == [[anna, "a."], [ben, "b."], [anna, "c."], [ben, "d."]]
+    assert not [warning for warning in dialogue.warnings if "Read as turns" not in warning]
+    sheet = read_cues(srt_of([f"{anna}: a.", f"{ben}: b.", f"{anna}: c.", f"{ben}: d."]))
+    assert sheet.speakers == [anna, ben]
+
+
+def test_a_name_is_the_same_with_composed_letters():
+    dialogue = read_dialogue("Jose\u0301: a.\nAnn: b.\nJos\u00e9: c.\nAnn: d.")
+    assert [turn.speaker for turn in dialogue.turns] == ["Jose\u0301", "Ann", "Jose\u0301", "Ann"]
+
+
+def test_invisible_characters_hide_no_names_and_comments():
+    head = "\ufeff# Nobody says this.\n\u200eAnna = amber\nBen = oliver\n"
+    dialogue = read_dialogue(f"{head}\u202bAnna\u200f: a.\n\u200bBen: b.\nA\u00adnna: c.")
+    assert turns_of(dialogue.turns) == [["Anna", "a."], ["Ben", "b."], ["Anna", "c."]] and not dialogue.warnings
+    sheet = read_cues(srt_of(["\u202bAnna: a.", "\u200bBen: b.", "\u200e- Anna: c.", "Ben: d."]))
+    assert [turns_of(cue.turns)[0] for cue in sheet.cues] == [
+        ["Anna", "a."],
+        ["Ben", "b."],
+        ["Anna", "c."],
+        ["Ben", "d."],
+    ]
+
+
 @table("warned")
 def test_doubtful_forms_are_warned_about(row):
     dialogue = read_dialogue(script_of(row))

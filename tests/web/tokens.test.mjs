@@ -97,6 +97,7 @@ test("a name is offered where a line begins, and Enter stays a new line", () => 
     assert.equal(offered("Anna: An¦", true), null)
     assert.equal(offered("A¦", true), null)
     assert.equal(offered("An¦"), null)
+    assert.equal(at("\u0930\u093e¦", true).query, "\u0930\u093e")
     assert.deepEqual(offered("Hello¦", true), [])
     const middle = `${"so ".repeat(100)}An¦`
     assert.equal(offered(middle, true), null)

@@ -20,7 +20,7 @@ import { say, translated } from "./words.js"
 
 const TAG = /<(?:\|[^<>|\n]{0,40}|[a-z]+:[^<>|\n]{0,30})$/
 const BRACKET = /\[[^[\]\n|]{0,40}$/
-const NAME = /(?:^|\n)[ \t]*(\p{L}[\p{L}\p{N} _.'’-]{1,38})$/u
+const NAME = /(?:^|\n)[ \t]*(\p{L}[\p{L}\p{M}\p{N} _.'’-]{1,38})$/u
 const LONGEST = 64 // characters before the caret that are searched
 
 /**
