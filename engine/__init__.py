@@ -66,7 +66,7 @@ from .engines.text_check import text_check, text_check_before
 from .engines.voice_sound import codec_of, voice_sound
 from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
-from .files.portable_names import portable_parts
+from .files.portable_names import composed, portable_parts
 from .files.whole_file import file_stamp, read_whole
 from .finetune.network import Network as TrainingNetwork
 from .finetune.rows import IGNORED, TrainingRow

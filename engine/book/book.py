@@ -115,7 +115,7 @@ def narrated(paragraphs: Iterable[Paragraph], left_out: Counter[str]) -> list[Tu
     """Return paragraphs as the narrator's turns, without note marks, which are counted in `left_out`."""
     turn_parts: list[list[str]] = []  # words of each turn, and the pauses behind them
     for paragraph in paragraphs:
-        text = without_marks(paragraph.text, left_out).strip()
+        text = without_marks(without_invisible(paragraph.text), left_out).strip()
         script = read_pauses(text)
         if is_spoken(script.text) and not is_scene_break(text):
             turn_parts.append([text, BREAK] if paragraph.level else [text])

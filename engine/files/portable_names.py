@@ -25,9 +25,9 @@ def portable_parts(name: str) -> list[str]:
     return parts if all(map(_is_portable, parts)) else []
 
 
-def composed(name: str) -> str:
-    """Return a name with composed letters, by which names are compared."""
-    return unicodedata.normalize("NFC", name)
+def composed(text: str) -> str:
+    """Return a text with composed letters, by which names are compared."""
+    return unicodedata.normalize("NFC", text)
 
 
 def _is_portable(part: str) -> bool:

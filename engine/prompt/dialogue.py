@@ -85,7 +85,8 @@ def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Return (voices declared in the first lines, other lines), without comments."""
     lines, head = [line for line in lines if not is_comment(line)], {}
     for at, line in enumerate(lines):
-        name, _, voice = (part.strip() for part in without_invisible(line).partition("="))
+        name, _, voice = (part.strip() for part in line.partition("="))
+        name = without_invisible(name)
         if voice and len(name) <= 80 and _NAMED.fullmatch(name):
             head[name] = voice
         elif line.strip():

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from ..files.portable_names import composed
 from .directions import direction_lines
 from .script import is_pause, read_pauses
 from .tags import TAG_VALUES, is_spoken, stage_directions
@@ -56,7 +55,7 @@ class ParsedLine(NamedTuple):
 
 @functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
-    key = " ".join(composed(without_invisible(name)).replace("_", " ").split()).casefold()
+    key = " ".join(without_invisible(name).replace("_", " ").split()).casefold()
     numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
     return numbered[1] if numbered else key
 

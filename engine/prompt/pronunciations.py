@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from .chunking import is_syllabic
 from .names import speaker_key
 from .script import Turn
 from .tags import TAG_LIKE
+from .wrapped import without_invisible
 
 _COMMENT = re.compile(r"(?:^|\s)#")  # C# is a word
 _SECTION = re.compile(r"\[([^\[\]]+)\]")
@@ -32,7 +34,7 @@ class Pronunciations:
         replaced again.
         """
         words = _words_of(self.entries, speaker_key(speaker))
-        return words.replaced(text) if words else text
+        return words.replaced(without_invisible(text)) if words else text
 
     def respelled(self, turns: Iterable[Turn]) -> tuple[Turn, ...]:
         """Return the turns with each text as by `apply` for its speaker."""
@@ -92,7 +94,7 @@ def _words_of(entries: tuple[tuple[str, str, str], ...], speaker: str) -> _Words
 
 def _is_joined(own: str, other: str) -> bool:
     """True if `other` continues a word that begins or ends with `own`. False in scripts without spaces."""
-    return not is_syllabic(own) and (other.isalnum() or other == "_")
+    return not is_syllabic(own) and (other.isalnum() or other == "_" or unicodedata.category(other)[0] == "M")
 
 
 def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciations:
@@ -101,7 +103,7 @@ def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciat
     Raises HiggsError, naming `source`, if a line is invalid or too long, or there are too many.
     """
     entries, speaker = [], ""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(without_invisible(text).splitlines(), 1):
         plain = _COMMENT.split(line)[0].strip()
         if section := _SECTION.fullmatch(plain):
             speaker = speaker_key(section[1])

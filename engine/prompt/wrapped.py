@@ -1,10 +1,12 @@
-"""Text as it was meant: without invisible characters, and without line ends that only fill a page."""
+"""Text as it was meant: with composed letters, without invisible characters and line ends that only fill a page."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from itertools import pairwise
+
+from ..files.portable_names import composed
 
 # Soft hyphens, zero-width spaces, and marks of direction. Joiners stay in scripts and emoji that need them.
 _UNSEEN = r"\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
@@ -31,7 +33,8 @@ def mended(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    return text if text.isascii() else _INVISIBLE.sub("", text)
+    """Return a text without invisible characters, and with composed letters: models have seldom read others."""
+    return text if text.isascii() else composed(_INVISIBLE.sub("", text))
 
 
 def begun(line: str) -> str:

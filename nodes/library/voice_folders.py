@@ -11,6 +11,7 @@ from ...engine import (
     FILM_SUFFIXES,
     HiggsError,
     VoiceHead,
+    composed,
     file_stamp,
     portable_parts,
     read_plain_text,
@@ -80,10 +81,11 @@ def find_voice(name: str) -> Path:
 
 def voice_called(name: str) -> Path | None:
     """Return the file of the voice that a script calls `name`, ignoring suffix and case. The user's come first."""
-    wanted = name.strip().replace("\\", "/").lower()
+    wanted = composed(name.strip().replace("\\", "/")).lower()
     for listed, path in voices().items():
-        plain = listed.lower().removeprefix(f"{BUILT_IN}/")
-        if wanted in (listed.lower(), plain, plain.removesuffix(path.suffix.lower())):
+        whole = composed(listed).lower()
+        plain = whole.removeprefix(f"{BUILT_IN}/")
+        if wanted in (whole, plain, plain.removesuffix(path.suffix.lower())):
             return path
     return None
 

@@ -350,6 +350,11 @@ def test_pronunciations_apply_to_titles_and_text():
     assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]
 
 
+def test_pronunciations_apply_to_words_with_soft_hyphens(tmp_path):
+    for book in (read_book_text("# One\n\nNgu&shy;yen spoke.", "T"), read_book_text("Ngu\u00adyen spoke.", "T")):
+        assert chapters_of(book.said_as(read_pronunciations("Nguyen = Win")))[-1][1][-1] == "Win spoke."
+
+
 WRAPPED = """The mill at the end of the valley had stood empty for
 ten years before the new owner came with a cart and a
 lamp to see whether the wheel could be made to turn

@@ -40,6 +40,20 @@ def test_whole_words_are_spelled_as_listed(text, said):
     assert read_pronunciations(LIST).apply(text) == said
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\u0930\u093e\u092e, \u0930\u093e\u092e\u093e, \u0915\u0940", "Ram, \u0930\u093e\u092e\u093e, \u0915\u0940"),
+        ("\u0e41\u0e21 \u0e41\u0e21\u0e48", "Mae \u0e41\u0e21\u0e48"),
+        ("a cafe, a caf\u00e9 and a cafe\u0301", "a cafe, a kaffay and a kaffay"),
+        ("the val\u00adley, val\u200bley", "the walley, walley"),
+    ],
+)
+def test_marks_belong_to_words_and_invisible_characters_do_not(text, said):
+    words = "\ufeff\u0930\u093e\u092e = Ram\n\u0915 = Ka\n\u0e41\u0e21 = Mae\ncafe\u0301 = kaffay\nvalley = walley"
+    assert read_pronunciations(words).apply(text) == said
+
+
 @pytest.mark.parametrize(("speaker", "said"), [("Anna", "Nwin"), ("anna", "Nwin"), ("Tom", "Win"), ("", "Win")])
 def test_a_speaker_s_own_entries_come_first(speaker, said):
     assert read_pronunciations(LIST).apply("Nguyen", speaker) == said

@@ -47,7 +47,7 @@ MARKED_NAMES = [  # vowel signs, accents of their own, joiners
     ("\u0930\u093e\u092e", "\u0938\u0940\u0924\u093e"),
     ("\u0e41\u0e21\u0e48", "\u0e2a\u0e21\u0e0a\u0e32\u0e22"),
     ("\u0bb0\u0bbe\u0bae\u0bcd", "\u0b9a\u0bc0\u0ba4\u0bbe"),
-    ("Jose\u0301", "Zoe\u0308"),
+    ("J\u0304ose", "M\u0304ia"),
     ("\u0639\u0644\u06cc\u200c\u0631\u0636\u0627", "\u0633\u0627\u0631\u0627"),
 ]
 
@@ -68,7 +68,7 @@ def test_names_may_have_combining_marks(anna, ben, form):
 
 def test_a_name_is_the_same_with_composed_letters():
     dialogue = read_dialogue("Jose\u0301: a.\nAnn: b.\nJos\u00e9: c.\nAnn: d.")
-    assert [turn.speaker for turn in dialogue.turns] == ["Jose\u0301", "Ann", "Jose\u0301", "Ann"]
+    assert [turn.speaker for turn in dialogue.turns] == ["Jos\u00e9", "Ann", "Jos\u00e9", "Ann"]
 
 
 def test_invisible_characters_hide_no_names_and_comments():

@@ -72,6 +72,7 @@ def test_only_prose_is_unwrapped(text, lines):
         ("the Mühl-\nrad", "the Mühlrad"),
         ("no -\nyes, no--\nyes, 20-\n30", "no -\nyes, no--\nyes, 20-\n30"),
         ("val\u00ad\nley", "valley"),
+        ("cafe\u0301 a\u0300 la", "caf\u00e9 \u00e0 la"),
     ],
 )
 def test_words_broken_at_line_ends_are_joined(written, said):

@@ -33,6 +33,11 @@ def test_clips_of_every_form_and_films_are_listed(folders, library):
     assert folders.voice_called("new/of.m4a") == library / "new" / "of.m4a"
 
 
+def test_a_voice_is_found_by_its_name_however_its_letters_are_written(folders, library):
+    (library / "Zoe\u0308.wav").write_text("", encoding="utf-8")
+    assert folders.voice_called("ZO\u00cb") == folders.voice_called("zoe\u0308") == library / "Zoe\u0308.wav"
+
+
 def test_files_that_macos_leaves_are_no_voices(folders, library):
     (library / "._a.mp3").write_bytes(b"\x00\x05\x16\x07")
     assert "._a.mp3" not in folders.voices() and "a.mp3" in folders.voices()
