@@ -22,9 +22,9 @@ _FRONT = re.compile(
 _FIELD = re.compile(r"^(title|author):[^\S\n]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _INLINE = set(
-    "a abbr acronym area b bdi bdo big br cite code col colgroup dd del details dfn dir em embed fieldset font form "
-    "hgroup hr html i iframe img input ins kbd label legend link map mark menu meta noscript picture q s samp search "
-    "small source span strike strong sub summary sup tbody tfoot thead time track tt u var wbr".split()
+    "a abbr acronym area b bdi bdo big br cite code col colgroup dd del dfn em embed font hr html i iframe img input "
+    "ins kbd label link map mark meta noscript picture q s samp search small source span strike strong sub sup tbody "
+    "tfoot thead time track tt u var wbr".split()
 )
 # A < that begins no tag, as in a<b, <your name> and <<Bonjour>>. Tags of SSML and others have a value or a slash.
 _OPEN = re.compile(

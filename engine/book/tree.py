@@ -12,7 +12,7 @@ from .markup import read_markup
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 BLOCKS = {*HEADINGS} | set(
     "p div section article aside header footer main body blockquote li ul ol dl dt dd tr td th table caption figure "
-    "figcaption pre address center".split()
+    "figcaption pre address center details summary fieldset legend form dialog hgroup menu dir option".split()
 )
 _VOID = set("area base br col embed hr img input link meta source track wbr".split())
 _LOOK = 400  # parts of an element that decide what it is

@@ -205,6 +205,8 @@ def test_markdown_becomes_chapters(tmp_path):
         ('Wait <break time="1s"/>here <pause/>for <voice name="a">me</voice>.', ["Wait here for me."]),
         ("```print``` prints.\n\nIt <ran>.", ["print prints.", "It <ran>."]),
         ("````\na <b & <! c\n````\n\nLast.", ["a <b & <! c", "Last."]),
+        ("<details><summary>One</summary>Two.</details>", ["One", "Two."]),
+        ("<fieldset><legend>One</legend>Two.</fieldset>Three.", ["One", "Two.", "Three."]),
         ("[Ann]: Hello.\n\n[Note]: It is late.", ["[Ann]: Hello.", "[Note]: It is late."]),
         ("See [it][a].\n\n[a]: https://example.com 'It'\n[b]: <x y>", ["See it."]),
         ("---\n\nIt was dark.\n\n---\n\nMore.", ["It was dark. [pause 1.5]", "More."]),
