@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 LOOK_BACK = 16  # characters before a mark that decide
+RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 # Behind a unit, a formula or a number that is not a year, a raised digit is a power: m², mc², 10².
 _POWER = re.compile(
     r"(?:(?<!\w)(?:[^\W\d_aAI]|[^\W\d_aeiouyAEIOUY]{2}|[A-Z]{2}|[kcmdµ]m)|(?<![\d.,])(?!(?:1\d|20)\d\d$)[\d.,]*\d)$"

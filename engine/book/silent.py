@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ..core.errors import shown_name
-from .marks import LOOK_BACK, is_power, summary_of
+from .marks import LOOK_BACK, RAISED, is_power, summary_of
 from .tree import BLOCKS, HEADINGS, Element
 
 SILENT = set("head style script title svg math rt rp nav audio video object template".split())
@@ -167,6 +167,8 @@ class _Pass:
         (element, parts, is_sure), self._held = self._held, None
         if not is_sure and is_power(self._tail, after):
             element.parts = parts
+            if self._tail[-1:].isalnum() and (raised := element.text()).isdecimal():  # else 10<sup>6</sup> is 106
+                element.parts = [raised.translate(RAISED)]
             self._tail += element.text()
             self._silence.powers[self._tail.split()[-1]] = None
         else:
