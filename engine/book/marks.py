@@ -11,6 +11,7 @@ RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076
 _POWER = re.compile(
     r"(?:(?<!\w)(?:[^\W\d_aAI]|[^\W\d_aeiouyAEIOUY]{2}|[A-Z]{2}|[kcmdµ]m)|(?<![\d.,])(?!(?:1\d|20)\d\d$)[\d.,]*\d)$"
 )
+_FORMULA = re.compile(r"(?<!\w)[aAI]\0\s?[+\u2212=\u00b7\u00d7*/-]|[+\u2212=\u00b7\u00d7*/-]\s?[aAI]\0")  # a² + b² = c²
 _MARK = re.compile(r"\[\d{1,3}\]|(?<=[\w.,;:!?…\"'”’»)])[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]{1,3}(?!\w)")
 _STARS = {mark: re.compile(rf"{re.escape(mark)}(?<=\S{re.escape(mark)})(?<!\\{re.escape(mark)})")
           for mark in ("***", "**", "*", "~~", "```", "``", "`")}  # fmt: skip
@@ -19,14 +20,16 @@ _LOW_LINES = {mark: re.compile(rf"{mark}(?<=\S{mark})(?!\w)") for mark in ("___"
 
 def is_power(before: str, after: str) -> bool:
     """True if a raised number belongs to the word before or after it, or stands at the beginning."""
-    return not before or before[-1].isspace() or after[:1].isalpha() or _POWER.search(before) is not None
+    is_alone = not before or before[-1].isspace() or after[:1].isalpha()
+    return is_alone or _POWER.search(before) is not None or _FORMULA.search(f"{before}\0{after[:2]}") is not None
 
 
 def without_marks(text: str, left_out: Counter[str]) -> str:
     """Remove note marks that are written as [1] or raised digits. Counts them in `left_out`."""
 
     def judge(match: re.Match) -> str:
-        if match[0][0] != "[" and is_power(text[max(0, match.start() - LOOK_BACK) : match.start()], ""):
+        before, after = text[max(0, match.start() - LOOK_BACK) : match.start()], text[match.end() : match.end() + 2]
+        if match[0][0] != "[" and is_power(before, after):
             return match[0]
         left_out["note mark"] += 1
         return ""
