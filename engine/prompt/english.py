@@ -14,7 +14,11 @@ Spelling = tuple[int, int, str]  # start, stop, and what is said there
 Table = Callable[[str], Iterator[Spelling]]
 WORD = re.compile(r"\S+")
 
-_N = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,40})(?:\.[0-9]{1,20})?|\.[0-9]{1,20})"
+# A blank parts thousands, too, if one of them is 000: a 12 345 may be two numbers.
+_N = (
+    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|(?<![0-9] )[1-9][0-9]{0,2}(?: [0-9]{3}){0,3} 000(?: [0-9]{3}){0,3}"
+    r"(?![0-9])|[0-9]{1,40})(?:\.[0-9]{1,20})?|\.[0-9]{1,20})"
+)
 
 
 def _table(written: str) -> dict[str, str]:
@@ -84,7 +88,7 @@ def _number(match: re.Match) -> str:
     is_year = len(written) == 4 and written.isdigit() and not sign and not unit and written[0] != "0"
     words = year(int(written)) if is_year else amount(written)
     if match["th"]:
-        words = ordinal(int(written.replace(",", ""))) if len(written) < 16 and "." not in written else f"{words}th"
+        words = ordinal(int(re.sub("[, ]", "", written))) if len(written) < 16 and "." not in written else f"{words}th"
     if match["s"]:
         words = plural(words)
     if unit:
@@ -236,6 +240,7 @@ _PHONE = (
     r"[0-9]{1,9}(?:-[0-9]{1,9}){2,6}",
 )
 _DAY = "(?:0?[1-9]|[12][0-9]|3[01])"
+_LINES = "(?:144|240|360|480|576|720|1080|1440|2160|4320)"  # of a picture
 _LINE = r"[ \t]{0,9}\n\s{0,9}"
 _BULLETS = "[\u2022\u25e6\u25aa\u2023\u25cf\u00b7]"
 _DASH_TO = r"(?=[$\u00a3\u20ac]?[0-9])"
@@ -252,20 +257,21 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"(?<![\w.+-])(?:{_EITHER(_PHONE)}){_END}", _phone),
     (rf"(?<!\w)(?:US|A|C|NZ)?(?P<sign>[{_COINS}])\s?(?P<n>{_N})(?:\s?(?P<scale>{_SCALE}))?{_END}"
      rf"(?:\s?[-\u2013]\s?[{_COINS}]?(?P<last>{_N})(?:\s?(?P<scale2>{_SCALE}))?{_END})?", _money),
-    (rf"(?<![\w.])(?P<n>{_N})\s?(?P<sign>[\u20ac\u00a3])", _money),
-    (rf"(?<![\w.])(?P<n>{_N})\s?(?P<coin>\u00a2|(?<=[0-9])p(?!\w|\.[a-zA-Z]))", _coins),
+    (rf"(?<![\w.])(?P<n>{_N})(?!\s.\.?[0-9])\s?(?P<sign>[$\u20ac\u00a3])", _money),
+    (rf"(?<![\w.])(?!{_LINES}p)(?P<n>{_N})\s?(?P<coin>\u00a2|(?<=[0-9])p(?!\w|\.[a-zA-Z]))", _coins),
     (r"(?<![\w.])([0-9]{1,2})\s?['\u2019\u2032]\s?([0-9]{1,2})\s?(?:[\"\u201d\u2033]|['\u2019]{2})",
      lambda match: f"{amount(match[1])} foot {amount(match[2])}"),
     (rf"(?<![\w:.])(?P<hour>[0-9]{{1,2}}):(?P<minute>[0-5][0-9])(?::(?P<second>[0-5][0-9]))?(?![0-9:])(?:{_HALF})?{_END}",
      _time),
-    (rf"(?<![\w:.])(?P<hour>[0-9]{{1,2}}){_HALF}", _time),
+    (rf"(?<![\w:.])(?P<hour>[0-9]{{1,2}})(?:\.(?P<minute>[0-5][0-9]))?{_HALF}", _time),
     (r"(?<![\w:.])([0-9]{1,4}):([0-9]{1,4})(?![\w:])", lambda match: f"{amount(match[1])} to {amount(match[2])}"),
     (r"(?<![\w/.])(?:([0-9]{1,3}) {1,2})?([0-9]{1,3})/([0-9]{1,3})(?![\w/])", _fraction),
     (r"(?<![\w.])[0-9]{1,9}(?:\.[0-9]{1,9}){2,5}(?!\w)",
      lambda match: " point ".join(map(amount, match[0].split(".")))),
     (rf"(?<=[A-Z]{{2}} )[0-9]{{5}}{_END}", lambda match: digits(match[0])),
+    (rf"(?<![\w.])[0-9]{{0,9}}\.[0-9]{{1,9}}(?=[A-Za-z])(?!(?:{_UNIT}|th){_END})", lambda match: amount(match[0])),
     (rf"(?P<sign>(?<![\w.)%])[-\u2212+\u00b1~]\s?)?(?<!\w)(?P<n>{_N})(?:(?P<th>st|nd|rd|th)|(?P<s>(?<=0)['\u2019]?s)"
-     rf"|\s?(?P<unit>{_UNIT})(?<!\s[WV])(?P<power>[\u00b2\u00b3])?)?{_END}", _number),
+     rf"|\s?(?P<unit>{_UNIT})(?<!\s[WV])(?P<power>[\u00b2\u00b3])?)?(?!\w|\.[0-9])", _number),
     (rf"(?<!\w)(?=[A-Za-z]{{0,15}}[0-9])(?=[0-9]{{0,15}}[A-Za-z])[A-Za-z0-9]{{2,31}}(?:\.[0-9]{{1,5}}){{0,3}}{_END}",
      _code),
     (r"[0-9]{1,40}", lambda match: amount(match[0])),

@@ -55,8 +55,8 @@ def year(number: int) -> str:
 
 
 def amount(written: str) -> str:
-    """Return a number as written, with thousands' commas and a decimal point, in words."""
-    whole, point, rest = written.replace(",", "").partition(".")
+    """Return a number as written, with thousands' commas or blanks and a decimal point, in words."""
+    whole, point, rest = re.sub("[, ]", "", written).partition(".")
     is_code = len(whole) > 15 or (len(whole) > 1 and whole[0] == "0")
     words = digits(whole) if is_code or not whole else cardinal(int(whole))
     return f"{words} point {digits(rest)}".strip() if point else words
