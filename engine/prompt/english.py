@@ -41,7 +41,8 @@ _SCALES = _table("k=thousand, m=million, mn=million, bn=billion, b=billion, tn=t
 _SCALE = r"(?i:k|mn|m|bn|b|tn|thousand|million|billion|trillion)"
 _COINS = "".join(_MONEY)
 _MONTHS = "January February March April May June July August September October November December".split()
-_MONTH = rf"(?:{'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)}|Sept)\.?"
+# A stop behind a whole name ends a sentence.
+_MONTH = rf"(?:{'|'.join(_MONTHS)}|(?:{'|'.join(month[:3] for month in _MONTHS if month != 'May')}|Sept)\.?)"
 _TITLES = _table(
     "Prof=Professor, Rev=Reverend, Gen=General, Capt=Captain, Lt=Lieutenant, Sgt=Sergeant, Col=Colonel, "
     "Gov=Governor, Sen=Senator, Rep=Representative, Hon=Honorable, Pres=President, Mt=Mount, Ft=Fort, Dr=Doctor"
@@ -61,6 +62,7 @@ _SIGNS = _table(
     "&=and, +=plus, @=at, \u00d7=times, \u00f7=divided by, %=percent, \u00b1=plus or minus, \u2192=to, \u00a7=section, "
     "<=less than, >=more than, #=number, \u2264=at most, \u2265=at least, \u2260=is not, \u2248=about, \u00b0=degrees"
 ) | {"=": "equals"}
+_SENTENCE = re.compile(r"[\"'\u201d\u2019)]?(?:\s+[\"\u201c(]?[A-Z]|\s*$|\n)")  # ends here
 _COMPASS = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _IN_ADDRESSES = _SIGNS | {".": "dot", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "#": "hash", "?": ""}
 _PICTURE = "[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d\u20e3\U000e0020-\U000e007f\u2122\u00ae\u00a9]"
@@ -144,7 +146,10 @@ def _month(match: re.Match) -> str:
     held = match.groupdict()
     name, day = next(month for month in _MONTHS if month.startswith(match["month"][:3])), held.get("day")
     number = int(day or held.get("first") or 1)
-    return f"{name} {ordinal(number)}" if day else f"the {ordinal(number)} of {name}" if held.get("first") else name
+    if not held.get("first"):
+        return f"{name} {ordinal(number)}" if day else name
+    is_end = match[0][-1] == "." and _SENTENCE.match(match.string, match.end()) is not None
+    return f"the {ordinal(number)} of {name}{'.' * is_end}"
 
 
 def _fraction(match: re.Match) -> str:
@@ -249,7 +254,7 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (r"(?i:https?://|www\.)[^\s<>]{0,2000}[\w/]", _address),
     (r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]{1,63}\.){1,5}[A-Za-z]{2,9}", _address),
     (rf"(?<![\w.@-])(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{_DOMAIN}(?:/[^\s<>]{{0,500}}[\w/])?{_END}", _address),
-    (rf"(?<!\w)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{_END}", _date),
+    (rf"(?<!\w)[0-9]{{4}}(?:-[0-9]{{2}}-[0-9]{{2}}|/[0-9]{{1,2}}/[0-9]{{1,2}}){_END}", _date),
     (r"(?<![\w.])[0-9]{1,2}(?:/[0-9]{1,2}/(?:[0-9]{2}){1,2}|\.[0-9]{1,2}\.[0-9]{4})(?![\w/])", _date),
     (rf"(?<!\w)(?P<month>{_MONTH})\s(?P<day>{_DAY})(?:st|nd|rd|th)?(?![\w:]|\.[0-9])", _month),
     (rf"(?<!\w)(?P<month>{_MONTH})(?=\s[0-9]{{4}}{_END})", _month),
