@@ -62,6 +62,7 @@ _SIGNS = _table(
     "&=and, +=plus, @=at, \u00d7=times, \u00f7=divided by, %=percent, \u00b1=plus or minus, \u2192=to, \u00a7=section, "
     "<=less than, >=more than, #=number, \u2264=at most, \u2265=at least, \u2260=is not, \u2248=about, \u00b0=degrees"
 ) | {"=": "equals"}
+_OPERATORS = {">=": "at least", "<=": "at most", "!=": "is not", "==": "equals", "->": "to", "-->": "to", "=>": "to"}
 _SENTENCE = re.compile(r"[\"'\u201d\u2019)]?(?:\s+[\"\u201c(]?[A-Z]|\s*$|\n)")  # ends here
 _COMPASS = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _IN_ADDRESSES = _SIGNS | {".": "dot", "/": "slash", "-": "dash", "_": "underscore", ":": "colon", "#": "hash", "?": ""}
@@ -228,11 +229,23 @@ def _bullet(match: re.Match) -> str:
     return ". " if before.isalnum() or before in (")", "\u201d", '"') else " "
 
 
-def _sign(match: re.Match) -> str:
+def _slash(match: re.Match) -> str:
+    at, text = match.start(), match.string
+    around = _LAST_WORD.search(text, max(0, at - 9), at), _FIRST_WORD.match(text, at + 1, at + 10)
+    words = [word[0].lower() for word in around if word]
+    return " " if {"and", "or"} & {*words} or all(map(str.isdigit, words)) else " or "
+
+
+def _sign(match: re.Match) -> str | None:
+    sign, start = match[0].strip(), match.start()
+    if sign == ">" and _OPEN_TAG.search(match.string, max(0, start - 80), start):
+        return None
     after = match[0][-1].isspace() or match.string[match.end() : match.end() + 1].isalnum()
-    return " " * (match.start() > 0) + _SIGNS[match[0].strip()] + " " * after
+    return " " * (start > 0) + (_OPERATORS.get(sign) or _SIGNS[sign]) + " " * after
 
 
+_LAST_WORD, _FIRST_WORD = re.compile("[A-Za-z0-9]+$"), re.compile("[A-Za-z0-9]+")
+_OPEN_TAG = re.compile(r"</?[A-Za-z][^<>]*$")
 _HALF = r"\s?(?P<half>[AaPp])\.?[Mm]\b\.?"
 _END = r"(?!\w)"
 _EITHER = "|".join
@@ -288,15 +301,18 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"(?<!\w)({_EITHER(_TITLES)})\.(?=\s[{UP}])", lambda match: _TITLES[match[1]]),
     (rf"(?<!\w)((?i:{_EITHER(map(re.escape, _SHORT))}))\.(?!\w)", _abbreviation),
     (r"(?<!\w)w/o?(?: |(?=\w))", lambda match: "without " if "o" in match[0] else "with "),
-    (r"(?<=[A-Za-z0-9])/(?=[A-Za-z0-9])",
-     lambda match: " " if match.string.endswith("and", 0, match.start()) else " or "),
+    (r"(?<=[A-Za-z0-9])/(?=[A-Za-z0-9])", _slash),
+    (r"(?<=[0-9)])(?: \* |\*)(?=[0-9(])", lambda match: " times "),
     (rf"(?<![\w.])[IVXLC]{{1,8}}(?!\w|['\u2019][{UP}])", numeral),
     (rf"(?<!\w)(?:[{UP}]\.){{2,8}}", dotted),
     (rf"(?<!\w)(?:{CAPITALS}){_END}", lambda match: shouted(match[0], match)),
     (r"(?<=[a-z0-9])[.!?](?=[A-Z][a-z])|(?<=\w)[,;](?=\w)", lambda match: f"{match[0]} "),
     (rf"(?:^|{_LINE}|(?<=[.!?:;,)]) {{0,9}}){_BULLETS}\s{{0,9}}|(?:^|{_LINE})[*\u2013-]\s{{1,9}}(?=\w)", _bullet),
     (rf"^{_PICTURE}{{1,200}}\s{{0,9}}|[^\S\n]?{_PICTURE}{{1,200}}", lambda match: ""),
+    (r"(?<=(?<!\w)[A-G])#(?!\w)", lambda match: " sharp"),
     (r"\s?#(?=[A-Za-z_])", lambda match: " hashtag "[match.start() == 0 :]),
+    (r"[^\S\n]?(?:={3,200}|\+{3,200}|#{3,200}|&{3,200}|@{3,200})", lambda match: ""),  # an ornament
+    (rf"[^\S\n]?(?:{_EITHER(map(re.escape, _OPERATORS))})[^\S\n]?", _sign),
     (rf"[^\S\n]?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])[^\S\n]?", _sign),
     (r"\*{1,200}", lambda match: ""),
     (r"[\u00b2\u00b3]", lambda match: " squared" if match[0] == "\u00b2" else " cubed"),
