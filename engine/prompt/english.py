@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 
 from .english_capitals import CAPITALS, SHORT_WORDS, UP, dotted, numeral, shouted, spelled
@@ -229,6 +230,11 @@ def _bullet(match: re.Match) -> str:
     return ". " if before.isalnum() or before in (")", "\u201d", '"') else " "
 
 
+def _power(match: re.Match) -> str:
+    _, minus, power = unicodedata.normalize("NFKC", match[0]).rpartition("\u2212")
+    return f" to the minus {cardinal(int(power))}" if minus else f" to the {ordinal(int(power))}"
+
+
 def _slash(match: re.Match) -> str:
     at, text = match.start(), match.string
     around = _LAST_WORD.search(text, max(0, at - 9), at), _FIRST_WORD.match(text, at + 1, at + 10)
@@ -245,6 +251,7 @@ def _sign(match: re.Match) -> str | None:
 
 
 _LAST_WORD, _FIRST_WORD = re.compile("[A-Za-z0-9]+$"), re.compile("[A-Za-z0-9]+")
+_RAISED = "[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]"
 _OPEN_TAG = re.compile(r"</?[A-Za-z][^<>]*$")
 _HALF = r"\s?(?P<half>[AaPp])\.?[Mm]\b\.?"
 _END = r"(?!\w)"
@@ -315,6 +322,8 @@ _WRITTEN: list[tuple[str, Callable[[re.Match], str | None]]] = [  # the first th
     (rf"[^\S\n]?(?:{_EITHER(map(re.escape, _OPERATORS))})[^\S\n]?", _sign),
     (rf"[^\S\n]?(?:[<>](?=[\s0-9])|[{re.escape(''.join(_SIGNS.keys() - set('<>')))}])[^\S\n]?", _sign),
     (r"\*{1,200}", lambda match: ""),
+    (rf"(?:(?<=[0-9)])(?<![0-9]{{4}})|(?<=(?<!\w)[A-Za-z]))(?:\u207b{_RAISED}{{1,3}}|{_RAISED}{{2,3}}|(?![\u00b2\u00b3]){_RAISED})",
+     _power),
     (r"[\u00b2\u00b3]", lambda match: " squared" if match[0] == "\u00b2" else " cubed"),
 ]  # fmt: skip
 _RULES = [(re.compile(pattern), say) for pattern, say in _WRITTEN]

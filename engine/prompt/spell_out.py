@@ -42,7 +42,7 @@ def _respellings(text: str, folded: str, places: list[int], table: english.Table
 
 
 def _is_joined(one: str, other: str) -> bool:
-    return one.isalnum() and other.isalnum()
+    return one.isalnum() and other.isalnum() and other.isdecimal() == other.isdigit()  # no raised digit
 
 
 def _with_folded(
