@@ -97,7 +97,10 @@ class _EpubReader:
     def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
         """Yield (name, document) of each spine file that is read aloud."""
         lines = 0
-        for name in filter(self._find, package.spine):
+        for name in package.spine:
+            if not self._find(name):
+                self._silence.left_out["missing file"] += 1
+                continue
             text = self._text(name)
             hidden = set().union(*(self._hidden_by(self._resolve(name, href)) for href in sheets_of(text)))
             document = read_document(text, posixpath.basename(name), self._silence, hidden)

@@ -1,4 +1,4 @@
-"""Leaves out the parts of a document that are not read aloud: note marks, notes, page numbers and hidden text."""
+"""Leaves out what is not read aloud of a document: note marks, notes, page numbers, formulas and hidden text."""
 
 from __future__ import annotations
 
@@ -117,6 +117,7 @@ class _Pass:
             why = "hidden part"
         if why is None and element.name not in SILENT:
             return False
+        why = "formula" if why is None and element.name == "math" else why
         inside = element.first()
         if why == "note mark":
             self._remember(element, element.text())

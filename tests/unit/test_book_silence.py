@@ -120,6 +120,14 @@ def test_hidden_parts_are_left_out_and_counted(tmp_path, hidden):
         assert said(read_book_text(f"# One\n\nSeen\n\n{hidden}\n\nwords.", "T"))[1:] == ["Seen", "words."]
 
 
+def test_formulas_and_missing_files_are_named(tmp_path):
+    formula = "<p>So <math><mi>x</mi><mo>=</mo><mn>5</mn></math> it is.</p>"
+    book = book_of(tmp_path, formula)
+    assert said(book)[0] == "So it is." and "1 formula" in book.left_out
+    path = epub(tmp_path / "part.epub", **{f"OEBPS/text/{NAMES[2]}": None})
+    assert "1 missing file" in read_book(path).left_out
+
+
 def test_page_numbers_are_left_out_and_an_element_never_closed_is_not(tmp_path):
     numbers = (
         "<span epub:type='pagebreak' id='p2'>2</span><span class='pagenum'>[Pg 3]</span><a class='page-number'>4</a>"
