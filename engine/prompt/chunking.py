@@ -18,6 +18,7 @@ from ..core.config import FRAME_RATE
 from .said import Respelling
 from .script import Pause, Script
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
+from .wrapped import MARKS
 
 LETTER_SECONDS = 1 / 15
 SYLLABLE_SECONDS = 1 / 4.5
@@ -47,13 +48,14 @@ _MAY_END = {False: re.compile(rf"[\n.!?…．{STOPS}]"), True: re.compile(rf"[\n
 _SPACE = re.compile(r"\s+")
 _JOINED = rf"\s{CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
 _SYLLABLE = re.compile(rf"(?<=[{_SYLLABIC}])(?![{_JOINED}])")
+_SIGN = re.compile(rf"(?<=[^\w\s{MARKS}]|_)(?=[^\W_])")  # in an address or a path
 _LETTER = re.compile("")
 # Signs stay with a word: a cut needs a letter or a digit before the next space.
 _WORD = re.compile(
     rf"(?:\s+|(?<=[{_UNSPACED}])(?![{_JOINED}])"
     rf"|(?<=[^\W{_UNSPACED}]|[」』）】》〉］｝、，；：。！？…])(?=[{_UNSPACED}「『（【《〈［｛]))(?=\S*[^\W_])"
 )
-_LEVELS = (_CLAUSE, _SPACE, _SYLLABLE, _LETTER)
+_LEVELS = (_CLAUSE, _SPACE, _SYLLABLE, _SIGN, _LETTER)
 
 # A full stop after these never ends a sentence.
 _ABBREVIATIONS = frozenset(
@@ -64,6 +66,9 @@ _ABBREVIATIONS = frozenset(
 _NUMBERED = frozenset("no nos nr vol ch fig figs eq p pp ca jan feb mar apr jun jul aug sep sept oct nov dec".split())
 _WORD_BEFORE = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
 _NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
+_BEFORE_LETTER = frozenset("\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0ec2\u0ec3\u0ec4")  # vowels of Thai and Lao
+_BEHIND_LETTER = frozenset("\u0e2f\u0e30\u0e32\u0e33\u0e45\u0e46\u0eb0\u0eb2\u0eb3\u0ec6")
+_VIRAMA = 9  # combining class of what joins letters of Indic scripts and of Khmer
 _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
 
@@ -293,8 +298,10 @@ class Cutter:
         before = self._masked[max(0, self._gap_starts[cut] - 1)]
         if before == _TAG or cut in self._inside or self._masked.startswith(_PAUSE, self._gap_stops[cut]):
             return False
-        # Combining marks stay with their letter. Joiners (emoji, Indic scripts) bind both sides.
-        return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]
+        # Combining marks and vowel signs stay with their letter. Joiners (emoji, Indic scripts) bind both sides.
+        last, following = self._masked[cut - 1], self._masked[cut]
+        is_bound = last in _BEFORE_LETTER or following in _BEHIND_LETTER or unicodedata.combining(last) == _VIRAMA
+        return not (is_bound or unicodedata.category(following)[0] == "M" or "\u200d" in (last, following))
 
     def _goes_on(self, stop: re.Match) -> bool:
         # True if the sentence continues: before a lower-case letter, or after an abbreviation or a short number.

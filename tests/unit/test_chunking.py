@@ -257,6 +257,26 @@ def test_combining_marks_stay_with_their_letters():
         assert all(chunk[0] in "eक" for chunk in chunks)
 
 
+def test_words_without_blanks_are_cut_at_their_signs():
+    words = [word * 2 for word in ("alder", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak")]
+    for sign in "/-_|\u00b7":
+        chunks = split_text(sign.join(words), 2.0)
+        assert len(chunks) > 2 and "".join(chunks) == sign.join(words)
+        assert all(part in words for chunk in chunks for part in chunk.split(sign) if part)
+
+
+def test_vowels_and_joined_letters_stay_together():
+    for text in (
+        "\u0e40\u0e1b\u0e47\u0e19\u0e2d\u0e30\u0e44\u0e23\u0e08\u0e30\u0e44\u0e1b" * 20,
+        "\u1780\u17d2\u1793\u17bb\u1784" * 20,
+    ):
+        for most in range(1, 12):
+            chunks = split_text(text, most / 15)
+            assert "".join(chunks) == text and len(chunks) > 4
+            assert not any(chunk[0] in "\u0e30\u0e47\u17d2" for chunk in chunks)
+            assert not any(chunk[-1] in "\u0e40\u0e44\u17d2" for chunk in chunks)
+
+
 def test_long_text_is_split_quickly():
     """Quadratic work on a book's chapter would make this test hang rather than fail."""
     text = "<|emotion:awe|>A sentence, of a kind. " * 8000 + "我" * 20_000
