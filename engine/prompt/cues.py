@@ -17,7 +17,7 @@ from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
 from .turns import DialogueReader
-from .wrapped import begun, joined_words, without_invisible
+from .wrapped import begun, joined_words, whole_words, without_invisible
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,12 @@ class _CueReader:
         known = [*known, *self.head]
         reader = DialogueReader(self._parsed, known, self._named, anyone, are_cues=True, knows_tag=knows_tag)
         cues, left_out, speaker = [], Counter(), ""
+        words = whole_words("\n\n".join("\n".join(block.spoken_lines) for block in self._file.blocks))
         for block in sorted(self._file.blocks, key=lambda block: block.start):
             lines = [_without_descriptions(line, reader.keys, left_out) for line in block.spoken_lines]
             turns = reader.turns(parse(lines), speaker)
-            turns = (replace(turn, text=" ".join(joined_words(without_invisible(turn.text)).split())) for turn in turns)
+            texts = (" ".join(joined_words(without_invisible(turn.text), words).split()) for turn in turns)
+            turns = (replace(turn, text=text) for turn, text in zip(turns, texts, strict=True))
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
             raw = "\n".join(line for line in block.lines if line.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Set
 from itertools import pairwise
 
 from ..files.portable_names import composed
@@ -42,11 +43,14 @@ def begun(line: str) -> str:
     return _BEGIN.sub("", line, count=1)
 
 
-def joined_words(text: str) -> str:
-    """Join words that are broken at line ends: val-|ley, but well-|known keeps its hyphen."""
+def joined_words(text: str, words: Set[str] | None = None) -> str:
+    """Join words that are broken at line ends: val-|ley, but well-|known keeps its hyphen.
+
+    words: whole ones of which the text is a part, see `whole_words`; else its own.
+    """
     if "-" not in text or not _BROKEN.search(text):
         return text
-    words = set(_WORDS.findall(_BROKEN.sub("\0", text.lower())))  # whole ones
+    words = whole_words(text) if words is None else words
 
     def judge(match: re.Match) -> str:
         left, right = match[1].lower(), match[2].lower()
@@ -60,6 +64,10 @@ def joined_words(text: str) -> str:
         return match[1] + ("-" if left + right not in words and (is_compound or is_known or is_hyphen) else "")
 
     return _BROKEN.sub(judge, text)
+
+
+def whole_words(text: str) -> Set[str]:
+    return set(_WORDS.findall(_BROKEN.sub("\0", text.lower())))
 
 
 def unwrapped(text: str) -> str:

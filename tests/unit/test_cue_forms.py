@@ -18,6 +18,12 @@ def said_in(text):
 A, B, C, D = "the mill stood still", "and nobody came home", "until the morning", "when it rained"
 
 
+def test_a_sentence_that_breaks_off_is_no_broken_word():
+    """Words are known from the whole file, for a cue has few."""
+    texts = "Wait, we-\nwhat is that?", "The val-\nley.", "What have we here?"
+    assert said_in(cues_of(*texts)) == ["Wait, we-what is that?", "The valley.", "What have we here?"]
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
