@@ -68,6 +68,7 @@ def read_text(text: str, title: str) -> Book:
         text = text[start.end() : end.start() if end else len(text)]
         left_out.append("Project Gutenberg's own words")
     marks = Counter("picture" for _ in _PICTURE.finditer(text))
+    text = _PICTURE.sub(lambda match: " ".join(match[0].split()), text)  # a caption may have paragraphs
     parts: list[tuple[str, list[Paragraph]]] = [("", [])]
     for block in _blocks(text):
         if _is_contents(block):

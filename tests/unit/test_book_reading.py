@@ -392,6 +392,14 @@ def test_paragraphs_of_plain_text_are_found(text, said):
     assert turns == (said or THREE)
 
 
+@pytest.mark.parametrize("caption", ["[Illustration: A mill\nstands]", "[Illustration:\n\n_A mill_\n\nstands]"])
+def test_a_caption_is_left_out_whole(caption):
+    for text in (f"It rained.\n{caption}\nNobody came.", f"It rained.\n\n{caption}\n\nNobody came."):
+        [(_, turns)] = chapters_of(book := read_book_text(text, "T"))
+        assert [turn.removesuffix(" [pause 1.5]") for turn in turns] == ["It rained.", "Nobody came."]
+        assert book.left_out == ("1 picture",)
+
+
 def test_a_heading_of_a_part_and_its_chapter_is_no_table_of_contents():
     book = read_book_text("PART ONE\nCHAPTER I\nThe Storm\n\nIt rained.", "T")
     assert chapters_of(book) == [
