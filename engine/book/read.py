@@ -57,6 +57,7 @@ def read_book_text(
     knows_tag: Callable[[str], bool] = every_tag,
 ) -> Book:
     """Like `read_book`, from a text: Markdown if it has # headings, else plain. knows_tag: see `read_dialogue`."""
+    text = text.removeprefix("\ufeff")  # files' readers do so
     read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
     return _checked(read(_bounded(text, "The text"), title), "The text")
 

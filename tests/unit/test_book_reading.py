@@ -400,6 +400,12 @@ def test_a_caption_is_left_out_whole(caption):
         assert book.left_out == ("1 picture",)
 
 
+def test_a_text_may_begin_with_a_byte_order_mark():
+    marked = "---\ntitle: A Book\n---\n# One\n\nText.\n\n# Two\n\nMore."
+    assert read_book_text(f"\ufeff{marked}", "T") == read_book_text(marked, "T")
+    assert read_book_text(f"\ufeff{marked}", "T").title == "A Book"
+
+
 def test_a_heading_of_a_part_and_its_chapter_is_no_table_of_contents():
     book = read_book_text("PART ONE\nCHAPTER I\nThe Storm\n\nIt rained.", "T")
     assert chapters_of(book) == [
