@@ -172,7 +172,7 @@ class HiggsTTSBook(io.ComfyNode):
             given = voices_of(found.speakers, cast, model)
             doubts = *voice_doubts(sockets, given), *transcript_warnings(given.values())
             found = replace(found, warnings=(*found.warnings, *doubts))
-            found = with_details(_narrated_by(found, given), details, b"" if cover is None else _jpeg(cover), credits)
+            found = with_details(_narrated_by(found, given), details, None if cover is None else _jpeg(cover), credits)
             found = found.said_as(pronunciations_of(pronunciations))
             node_id = cls.hidden.unique_id
             progress_text.NodeText(node_id).show("\n".join(found.warnings))

@@ -1,6 +1,8 @@
-"""An EPUB of two chapters, and variants with changed files."""
+"""An EPUB of two chapters, variants with changed files, and a cover."""
 
+import struct
 import zipfile
+import zlib
 
 CONTAINER = """<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container" version="1.0">
 <rootfiles><rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
@@ -40,3 +42,17 @@ def epub(path, **changes):
             if text is not None:
                 archive.writestr(name, text)
     return path
+
+
+def _part(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+COVER = b"\x89PNG\r\n\x1a\n" + b"".join(  # two grey pixels
+    _part(*one)
+    for one in (
+        (b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0\x80\x80")),
+        (b"IEND", b""),
+    )
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import fields, replace
 
 from ..core.errors import HiggsError, shown_name
+from ..core.optional import import_optional
 from .book import Book, BookDetails
 from .credits import with_credits
 
@@ -19,11 +21,11 @@ _YEAR = re.compile(r"\d{4}(-\d\d){0,2}", re.ASCII)
 _PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
-def with_details(book: Book, text: str, cover: bytes = b"", credits: bool = False) -> Book:
+def with_details(book: Book, text: str, cover: bytes | None = None, credits: bool = False) -> Book:
     """Return the book with lines such as `narrator = Anna`, a cover if one is given, and spoken credits.
 
     credits: make those that no line `opening = ...` or `closing = ...` gives. Raises HiggsError for another line, a
-    cover that is neither JPEG nor PNG, or like `with_credits`.
+    cover for which `is_picture` is false, or like `with_credits`.
     """
     given: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
@@ -35,8 +37,8 @@ def with_details(book: Book, text: str, cover: bytes = b"", credits: bool = Fals
         given[name] = match[2][:_MOST]
     if given.get("year") and not _YEAR.fullmatch(given["year"]):
         raise HiggsError(f"details has the year {given['year'][:40]!r}. Write it as 2026.")
-    if cover and not is_picture(cover):
-        raise HiggsError("the cover is neither JPEG nor PNG. Choose another picture.")
+    if cover is not None and not is_picture(cover):
+        raise HiggsError("the cover cannot be read as a JPEG or PNG picture. Choose another one.")
     own = {name: given.pop(name) for name in _OF_BOOK if name in given}
     pictures = {"cover": cover} if cover else {}
     spoken = [given.pop(name, None) for name in _CREDITS]
@@ -44,8 +46,18 @@ def with_details(book: Book, text: str, cover: bytes = b"", credits: bool = Fals
 
 
 def is_picture(data: bytes) -> bool:
-    """True for the bytes of a JPEG or PNG file, which players take as a cover."""
-    return data.startswith(_PICTURES)
+    """True for the bytes of a JPEG or PNG file, which players take as a cover, unless PyAV finds it damaged."""
+    if not data.startswith(_PICTURES):
+        return False
+    try:
+        open_file, damaged = import_optional("av", "open"), import_optional("av", "FFmpegError")
+    except HiggsError:  # then no file with a cover can be written
+        return True
+    try:
+        with open_file(io.BytesIO(data)) as picture:
+            return picture.streams.video[0].width > 0  # what FFmpeg cannot decode has no size
+    except (damaged, IndexError):
+        return False
 
 
 def without_chapters(book: Book, text: str) -> Book:

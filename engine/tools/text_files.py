@@ -41,10 +41,10 @@ def pronunciations_in(path: Path | None) -> Pronunciations:
     return Pronunciations() if path is None else read_pronunciations(_read(path), str(path))
 
 
-def cover_in(path: Path | None) -> bytes:
-    """Return the bytes of a picture, none without a file. Raises HiggsError if the file cannot be read."""
+def cover_in(path: Path | None) -> bytes | None:
+    """Return the bytes of a picture, None without a file. Raises HiggsError if the file cannot be read."""
     try:
-        return b"" if path is None else read_whole(path, _MOST_COVER)
+        return None if path is None else read_whole(path, _MOST_COVER)
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose a JPEG or PNG file.") from error
 

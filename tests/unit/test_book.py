@@ -6,12 +6,10 @@ import os
 import pathlib
 import re
 import signal
-import struct
 import subprocess
 import sys
 import time
 import weakref
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -46,6 +44,7 @@ from higgs_tts.engine.prompt.script import read_pauses
 from higgs_tts.engine.speech import attempts
 from higgs_tts.engine.speech.result import DoubtfulWords
 from higgs_tts.engine.words.estimate import estimate
+from higgs_tts.tests.epub_files import COVER
 from higgs_tts.tests.measured import true_peak
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -415,7 +414,7 @@ def test_the_terminal_writes_details_and_a_cover(tmp_path, capsys):
     for wrong, told in (
         (["--detail", "mood = sad"], "details has 'mood = sad'"),
         (["--cover", tmp_path / "none.png"], "none.png cannot be read"),
-        (["--cover", tmp_path / "book.txt"], "the cover is neither JPEG nor PNG"),
+        (["--cover", tmp_path / "book.txt"], "the cover cannot be read as a JPEG or PNG"),
         (["--leave-out", "9"], "leave_out has '9'"),
     ):
         assert main([*map(str, [*command, *wrong])]) == 2 and told in capsys.readouterr().err
@@ -619,20 +618,6 @@ def test_music_lies_under_each_chapter_from_its_start(tmp_path):
     assert integrated_loudness(torch.from_numpy(loud[0])) == pytest.approx(-16, abs=0.1)
 
 
-def _part(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-COVER = b"\x89PNG\r\n\x1a\n" + b"".join(  # two grey pixels
-    _part(*one)
-    for one in (
-        (b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(b"\0\x80\x80")),
-        (b"IEND", b""),
-    )
-)
-
-
 @pytest.mark.parametrize("kind", ["m4b", "mp3", "flac"])
 def test_players_find_details_and_cover(tmp_path, kind):
     av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
@@ -675,8 +660,14 @@ def test_players_find_details_and_cover(tmp_path, kind):
 def test_details_that_nobody_knows_are_named(text, says):
     with pytest.raises(HiggsError, match=says):
         with_details(read_book_text(TEXT, "Book"), text)
-    with pytest.raises(HiggsError, match="neither JPEG nor PNG"):
-        with_details(read_book_text(TEXT, "Book"), "", b"GIF89a")
+
+
+@pytest.mark.parametrize("cover", [b"", b"GIF89a", COVER[:40], COVER[:-20], b"\xff\xd8\xff and so on"])
+def test_a_cover_that_cannot_be_read_is_refused_before_speech(cover):
+    if cover[:1] in b"\xff\x89":
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    with pytest.raises(HiggsError, match="the cover cannot be read as a JPEG or PNG"):
+        with_details(read_book_text(TEXT, "Book"), "", cover)
 
 
 def test_chapters_are_left_out_by_their_numbers():

@@ -3,7 +3,7 @@
 import pytest
 from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations
 from higgs_tts.engine.book.text import is_heading
-from higgs_tts.tests.epub_files import DOCUMENTS, PACKAGE, epub
+from higgs_tts.tests.epub_files import COVER, DOCUMENTS, PACKAGE, epub
 
 HEADING = " [pause 1.5]"
 
@@ -435,17 +435,19 @@ def test_chapters_are_found_in_every_language(headings):
 
 @pytest.mark.parametrize("epub_2", [False, True])
 def test_an_epub_brings_its_details_and_its_cover(tmp_path, epub_2):
-    picture = b"\xff\xd8\xff and so on"
     about = "<dc:date>1999-05-01</dc:date><dc:language>en-GB</dc:language><dc:subject>Tales</dc:subject>"
     about += "<dc:description>&lt;p&gt;It is  long.&lt;/p&gt;</dc:description>"
     about += '<meta name="cover" content="pic"/>' if epub_2 else ""
     item = '<item id="pic" href="pic.jpg"' + ("" if epub_2 else ' properties="cover-image"') + "/>"
     package = PACKAGE.replace("</metadata>", f"{about}</metadata>").replace("</manifest>", f"{item}</manifest>")
-    files = {"OEBPS/book.opf": package, "OEBPS/pic.jpg": picture}
+    files = {"OEBPS/book.opf": package, "OEBPS/pic.jpg": COVER}
     found = read_book(epub(tmp_path / "book.epub", **files)).details
     assert (found.year, found.language, found.genre, found.description) == ("1999", "en-GB", "Tales", "It is long.")
-    assert found.cover == picture and found.narrator == ""
+    assert found.cover == COVER and found.narrator == ""
     files["OEBPS/pic.jpg"] = "<svg/>"
     assert read_book(epub(tmp_path / "book.epub", **files)).details.cover == b"", "neither JPEG nor PNG"
     files["OEBPS/pic.jpg"] = None
     assert read_book(epub(tmp_path / "book.epub", **files)).details.cover == b"", "it is missing"
+    pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    files["OEBPS/pic.jpg"] = COVER[:-20]
+    assert read_book(epub(tmp_path / "book.epub", **files)).details.cover == b"", "it is cut short"
