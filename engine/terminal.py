@@ -370,7 +370,7 @@ def _voice(engine: SpeechAPI, name: str, transcript: str | None, folder: Path = 
             f"There is no file {folder / name}, and no built-in voice of that name. Give the path of a clip or a saved "
             f"voice, or one of: {known}."
         )
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         if transcript:
             raise HiggsError(f"{path} is a saved voice that has its own transcript. Omit --transcript.")
         return Voice.load(path)

@@ -65,7 +65,7 @@ def adapters_below(folder: Path) -> list[Path]:
 def left_unread(path: Path) -> list[str]:
     """Return the names of files beside the adapter at `path` that may hold trained tensors and are not read."""
     read = adapter_files(path)
-    files = [file for file in sorted(read[0].parent.glob("*")) if file.suffix in _TENSORS and file not in read]
+    files = [file for file in sorted(read[0].parent.glob("*")) if file.suffix.lower() in _TENSORS and file not in read]
     if len(read) < 3:  # one file among other LoRAs
         return [file.name for file in files if file.name == AUDIO_MODULES]
     return [file.name for file in files if not _STATE.fullmatch(file.name)]

@@ -103,7 +103,7 @@ def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
         if not path.is_file():
             raise HiggsError(f"{path} is missing. {HALF}")
         own_places, own_metadata = (
-            places_in_safetensors(path) if path.suffix == ".safetensors" else (places_in_pickle(path), {})
+            places_in_safetensors(path) if path.suffix.lower() == ".safetensors" else (places_in_pickle(path), {})
         )
         metadata.update(own_metadata)
         both = next((name for name in own_places if name in places), None)

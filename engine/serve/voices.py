@@ -61,7 +61,7 @@ class VoiceFolder:
         stamp, voice = self._made.get(path, (None, None))
         if voice is not None and stamp == file_stamp(path):
             return voice
-        if path.suffix == _SAVED:
+        if path.suffix.lower() == _SAVED:
             self.keep(path, voice := Voice.load(path))
             return voice
         return None
@@ -85,7 +85,7 @@ class VoiceFolder:
     def delete(self, name: str) -> None:
         """Delete a saved voice of the folder. Raises BadCall if it is missing or a clip, HiggsError if it is in use."""
         path = self.find(name)
-        if path.suffix != _SAVED or path.parent != self._folder:
+        if path.suffix.lower() != _SAVED or path.parent != self._folder:
             raise BadCall(
                 f"{name!r} is a clip that was put into the folder by hand. Only saved voices can be deleted.", "name"
             )

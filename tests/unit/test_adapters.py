@@ -152,6 +152,12 @@ class TestFiles:
         ours, theirs = loaded(base, Adapter(tmp_path / "anna.safetensors")), loaded(merged)
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name != "embed_text")
 
+    def test_the_case_of_a_suffix_does_not_matter(self, made, tmp_path):
+        base, adapter, _ = made("v3")
+        shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "ANNA.SAFETENSORS")
+        changes = inspect(base, adapters=[Adapter(tmp_path / "ANNA.SAFETENSORS")]).adapters.changes
+        assert changes.keys() == inspect(base, adapters=[Adapter(adapter)]).adapters.changes.keys()
+
     def test_a_bad_alpha_pattern_is_refused_by_name(self, made, tmp_path):
         base, adapter, _ = made("v3")
         shutil.copytree(adapter, tmp_path / "anna")

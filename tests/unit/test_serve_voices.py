@@ -191,6 +191,15 @@ def test_a_call_with_a_loud_clip_is_warned(port):
             assert ("overdriven" in headers.get("x-voice-warnings", "")) == is_warned
 
 
+def test_a_saved_voice_is_known_whatever_the_case_of_its_suffix(tmp_path):
+    folder = VoiceFolder(tmp_path)
+    Voice(torch.zeros((25, 8), dtype=torch.long), "Words.").save(tmp_path / "Anna.SAFETENSORS")
+    path, voice = folder.file_of("anna")
+    assert voice is not None and voice.transcript == "Words."
+    folder.delete("anna")
+    assert not path.exists()
+
+
 def test_a_voice_that_another_program_holds_is_not_deleted_and_the_caller_told(tmp_path, monkeypatch):
     """Windows deletes no open file."""
     folder = VoiceFolder(tmp_path)

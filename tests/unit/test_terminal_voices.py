@@ -8,6 +8,7 @@ from higgs_tts.engine.terminal import main
 
 BUILT_IN = sorted(path.stem for path in BUILT_IN_CLIPS.glob("*.flac"))
 FORMS = {"Amber": "amber", "built-in/amber.flac": "amber", "built-in\\Oliver.flac": "oliver", "RUTH.flac": "ruth"}
+SHORT = ("--max-frames", "12", "--retries", "0", "--no-check")
 
 
 def made(tmp_path, name, *more):
@@ -39,6 +40,14 @@ def test_the_words_of_a_clip_are_read_beside_it_unless_given(tmp_path):
     assert made(tmp_path, tmp_path / "a.flac", "--transcript", "Other words.").transcript == "Other words."
 
 
+def test_a_saved_voice_is_read_whatever_the_case_of_its_suffix(tmp_path, capsys):
+    voice, out = str(tmp_path / "V.SAFETENSORS"), str(tmp_path / "a.wav")
+    assert main(["voice", "amber", "--out", voice]) == 0
+    assert main(["say", "Hi.", "--voice", voice, "--out", out, *SHORT]) == 0
+    assert main(["say", "Hi.", "--voice", voice, "--transcript", "Hi.", "--out", out]) == 2
+    assert "is a saved voice that has its own transcript" in capsys.readouterr().err
+
+
 def test_an_unknown_voice_is_told_of_both_ways(tmp_path, capsys):
     for command in (["say", "Hi."], ["narrate", str(tmp_path / "a.txt")]):
         (tmp_path / "a.txt").write_text("Hi.")
@@ -48,9 +57,6 @@ def test_an_unknown_voice_is_told_of_both_ways(tmp_path, capsys):
             "error: There is no file ambre, and no built-in voice of that name. Give the path of a clip or a saved "
             f"voice, or one of: {', '.join(BUILT_IN)}."
         )
-
-
-SHORT = ("--max-frames", "12", "--retries", "0", "--no-check")
 
 
 def test_texts_scripts_books_and_subtitles_speak_with_built_in_voices(tmp_path, capsys):
