@@ -96,6 +96,7 @@ from .voice.clip import (
     clip_seconds,
     cut_clip,
     read_clip,
+    read_reference,
     transcript_of,
 )
 from .voice.join_clips import JoinedClips, NamedClip, join_clips

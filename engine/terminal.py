@@ -38,7 +38,7 @@ from . import (
     import_optional,
     mix_speech,
     read_book,
-    read_clip,
+    read_reference,
     speak_cues,
     to_srt,
     training_bytes,
@@ -374,7 +374,7 @@ def _voice(engine: SpeechAPI, name: str, transcript: str | None, folder: Path = 
         if transcript:
             raise HiggsError(f"{path} is a saved voice that has its own transcript. Omit --transcript.")
         return Voice.load(path)
-    return engine.encode_voice(*read_clip(path), transcript or transcript_of(path)[0], path.stem)
+    return engine.encode_voice(*read_reference(path), transcript or transcript_of(path)[0], path.stem)
 
 
 def _dialogue(

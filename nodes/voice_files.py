@@ -15,7 +15,7 @@ from ..engine import (
     Voice,
     clip_seconds,
     file_stamp,
-    read_clip,
+    read_reference,
     transcript_of,
 )
 from . import voice
@@ -148,7 +148,7 @@ def load(path: Path, model: AnyModel | None) -> Voice:
             "Audio and Higgs Voice instead, and choose a part with start and length."
         )
     transcript, _ = transcript_of(path)
-    return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
+    return voice.encode(model, *read_reference(path), transcript=transcript, name=path.stem)
 
 
 def _describe(path: Path, loaded: Voice) -> str:

@@ -14,7 +14,7 @@ from ..audio.resample import check_rate
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..prompt.lengths import misfit
-from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
+from ..voice.clip import check_clip, decode_clip, read_reference, transcript_of
 from ..voice.join_clips import JoinedClips, NamedClip, join_clips
 from ..voice.voice import Voice
 from .bodies import beside
@@ -44,7 +44,7 @@ class CallVoices:
             return None
         path, voice = known
         if voice is None:
-            sound, rate = await asyncio.to_thread(read_clip, path)
+            sound, rate = await asyncio.to_thread(read_reference, path)
             transcript, _ = await asyncio.to_thread(transcript_of, path)
             voice = await self._encode((torch.from_numpy(sound), rate), transcript)
             await asyncio.to_thread(self._folder.keep, path, voice)

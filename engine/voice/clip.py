@@ -163,6 +163,16 @@ def check_clip(wav: Wave, sample_rate: int, most: float = MAX_CLIP_SECONDS) -> N
         raise HiggsError("The reference clip is silent. Use a clip with audible speech.")
 
 
+def read_reference(path: str | os.PathLike) -> tuple[np.ndarray, int]:
+    """Read a clip that is to become a voice. Raises HiggsError like `read_clip` and `check_clip`, naming the file."""
+    wav, rate = read_clip(path)
+    try:
+        check_clip(wav, rate)
+    except HiggsError as error:
+        raise HiggsError(f"{path}: {error}") from error
+    return wav, rate
+
+
 def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
     """Convert wav [C, S] or [S] at sample_rate Hz to the codec's input: float32 [S'] mono at 24 kHz on the CPU.
 

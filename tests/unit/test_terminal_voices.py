@@ -2,7 +2,9 @@
 
 import shutil
 
+import numpy as np
 import pytest
+import soundfile
 from higgs_tts.engine import BUILT_IN_CLIPS, Voice, read_plain_text
 from higgs_tts.engine.terminal import main
 
@@ -38,6 +40,14 @@ def test_the_words_of_a_clip_are_read_beside_it_unless_given(tmp_path):
     (tmp_path / "a.txt").write_text("Words of a.")
     assert made(tmp_path, tmp_path / "a.flac").transcript == "Words of a."
     assert made(tmp_path, tmp_path / "a.flac", "--transcript", "Other words.").transcript == "Other words."
+
+
+def test_a_clip_that_is_no_voice_is_named(tmp_path, capsys):
+    soundfile.write(tmp_path / "b.wav", np.zeros(48_000), 24_000)
+    (tmp_path / "a.txt").write_text("Anna = amber\nTom = b.wav\n\nAnna: Hi.\nTom: Hi.")
+    assert main(["say", "--script", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a.wav")]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == f"error: {tmp_path / 'b.wav'}: The reference clip is silent. Use a clip with audible speech."
 
 
 def test_a_saved_voice_is_read_whatever_the_case_of_its_suffix(tmp_path, capsys):
