@@ -64,7 +64,9 @@ def writable(name: str, *suffixes: str) -> Path:
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
+        if not is_new and not path.is_file():  # opening a pipe would never end
+            raise HiggsError(f"{path} exists and is not a file. Give another name.")
         path.open("ab").close()
         if is_new:
-            path.unlink()
+            path.resolve().unlink()  # where a link leads
     return path

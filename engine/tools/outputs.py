@@ -38,6 +38,7 @@ class Outputs:
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
         self._words = writable(args.words, ".json") if args.words else None
         self._mouth = writable(args.mouth, ".json") if args.mouth else None
+        self._check_names(args)
         self._target, self.summary = TARGETS[args.loudness], str(self.sound)
         self.srt_words = SubtitleParams(args.srt_words).srt_words
         if self.srt_words and not self._srt:
@@ -49,6 +50,15 @@ class Outputs:
                 f"{self.sound} cannot be written at {rate} Hz with {channels} channels ({error}). Choose a name that "
                 "ends in .wav."
             ) from error
+
+    def _check_names(self, args: argparse.Namespace) -> None:
+        """Raise HiggsError if a file would be replaced by another, or is one that is read."""
+        given = args.voice, args.script, args.srt_in, args.film, args.bed, args.pronunciations
+        known = {Path(one).resolve() for one in given if one}
+        for path in filter(None, (self.sound, self._codes, self._srt, self._words, self._mouth)):
+            if path.resolve() in known:
+                raise HiggsError(f"{path} is named twice, and would be overwritten. Give another name.")
+            known.add(path.resolve())
 
     @property
     def need_words(self) -> bool:

@@ -1,5 +1,7 @@
 """The outputs of `say`: complete or absent, in the format of the suffix."""
 
+import sys
+
 import numpy as np
 import pytest
 import soundfile
@@ -62,6 +64,30 @@ def test_a_folder_of_the_output_s_name_is_refused_and_nothing_replaced(say, made
     code, told = say(*beside, before=(tmp_path / "made" / "a.wav").mkdir)
     assert code == 2 and len(told) == 1 and "a.wav could not be written: " in told[0]
     assert made() == {"a.srt": b"earlier"}
+
+
+@pytest.mark.parametrize("options", [["--voice", "a.wav"], ["--words", "./x.json", "--mouth", "x.json"]])
+def test_a_file_that_is_named_twice_is_refused_and_kept(say, tmp_path, monkeypatch, options):
+    (tmp_path / "made").mkdir()
+    monkeypatch.chdir(tmp_path / "made")
+    (tmp_path / "made" / "a.wav").write_bytes(b"a clip")
+    code, told = say(*options)
+    assert code == 2 and told[-1].endswith(" is named twice, and would be overwritten. Give another name.")
+    assert [path.read_bytes() for path in (tmp_path / "made").iterdir()] == [b"a clip"]
+
+
+def test_a_pipe_or_a_folder_of_the_output_s_name_is_refused_before_speech(say, tmp_path, make_pipe):
+    (tmp_path / "made").mkdir()
+    make_pipe(out := tmp_path / "made" / "a.wav")
+    code, told = say(before=lambda: pytest.fail("it speaks"))
+    assert code == 2 and told[-1] == f"error: {out} exists and is not a file. Give another name."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows makes no link here")
+def test_a_link_that_leads_nowhere_leaves_no_empty_file(say, made, tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a.wav").symlink_to(tmp_path / "made" / "b.wav")
+    assert say() == (0, []) and made().keys() == {"a.wav"}
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "ogg"])
