@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from ..core.errors import HiggsError, shown_name
 from ..core.optional import import_optional
+from ..files.plain_text import encodable
 from .book import Book, BookDetails
 from .credits import with_credits
 
@@ -28,7 +29,7 @@ def with_details(book: Book, text: str, cover: bytes | None = None, credits: boo
     cover for which `is_picture` is false, or like `with_credits`.
     """
     given: dict[str, str] = {}
-    for line in filter(str.strip, text.splitlines()):
+    for line in filter(str.strip, encodable(text).splitlines()):
         match = _LINE.fullmatch(line)
         name = match[1].lower() if match else ""
         if not match or name not in _NAMES:

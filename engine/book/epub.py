@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
 from ..core.errors import HiggsError, shown_name
-from ..files.plain_text import decode_text, tell
+from ..files.plain_text import decode_text, encodable, tell
 from .book import Book, BookDetails, Paragraph, make_chapters
 from .details import is_picture
 from .silent import Silence, hidden_by
@@ -188,7 +188,7 @@ class _EpubReader:
         cover = self._cover(file_of(_cover_item(package, items)))
         about = BookDetails("", year, language[:40], genre[:80], _MARKUP.sub("", description)[:_MOST_ABOUT], cover)
         return _Package(
-            title or self._path.stem,
+            title or encodable(self._path.stem),
             author,
             tuple(dict.fromkeys(file_of(items[ref.get("idref")]) for ref in refs if ref.get("idref") in items)),
             file_of(navigation),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
 from ..core.errors import HiggsError
-from ..files.plain_text import read_plain_text
+from ..files.plain_text import encodable, read_plain_text
 from ..prompt.dialogue import read_dialogue
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import every_tag, is_spoken
@@ -45,7 +45,7 @@ def read_book(
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose another file.") from error
     read = _script_reader(known, knows_tag) if is_script else read_markdown if suffix in _MARKDOWN else read_text
-    book = read(_bounded(text, str(path)), path.stem)
+    book = read(_bounded(text, str(path)), encodable(path.stem))
     return _checked(replace(book, warnings=(*book.warnings, *doubts)), str(path))
 
 
@@ -59,7 +59,7 @@ def read_book_text(
     """Like `read_book`, from a text: Markdown if it has # headings, else plain. knows_tag: see `read_dialogue`."""
     text = text.removeprefix("\ufeff")  # files' readers do so
     read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
-    return _checked(read(_bounded(text, "The text"), title), "The text")
+    return _checked(read(_bounded(text, "The text"), encodable(title)), "The text")
 
 
 def _bounded(text: str, source: str) -> str:
@@ -68,7 +68,7 @@ def _bounded(text: str, source: str) -> str:
             f"{source} has {len(text):,} characters in {text.count(chr(10)) + 1:,} lines, but at most "
             f"{MOST_BOOK_CHARACTERS:,} in {MOST_BOOK_LINES:,} can be read. Split it."
         )
-    return text
+    return encodable(text)
 
 
 def _checked(book: Book, source: str) -> Book:

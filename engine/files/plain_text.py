@@ -42,6 +42,11 @@ _TWICE = re.compile("â€[™œ“”˜¦\x9d]|Ã[©¨¤¶¼Ÿ±³¡§ª´]")  
 _LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
 
 
+def encodable(text: str) -> str:
+    """Drop lone surrogates, which no file can hold: halves of an emoji that was cut, or bytes that are not UTF-8."""
+    return text.encode(errors="ignore").decode()
+
+
 def unescape(text: str) -> str:
     """Replace character references, such as &amp; and &#65;, by characters."""
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..core.config import MAX_NESTING
 from ..core.errors import HiggsError, few, shown, shown_name
+from ..files.plain_text import encodable
 
 # All tags the model was trained on. Others are read aloud or spoil the speech.
 # fmt: off
@@ -219,8 +220,7 @@ class TextGuard:
             before = match.string[max(0, match.start() - 1) : match.start()]
             return "" if not before or before.isspace() else blank
 
-        # Drop lone surrogates, which come from text cut inside an emoji and cannot be encoded.
-        text = text.encode("utf-8", "ignore").decode("utf-8")
+        text = encodable(text)
         # A removal may join the ends of another command, so repeat until nothing changes.
         for _ in range(MAX_NESTING):
             before, text = text, self._suspect.sub(judge, text)

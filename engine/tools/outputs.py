@@ -17,6 +17,7 @@ from ..core.config import SAMPLE_RATE, SubtitleParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..files.file_list import write_errors
+from ..files.plain_text import encodable
 from ..files.whole_file import replacing
 from ..words.mouth import mouth_of
 from ..words.word import Word, words_json
@@ -83,9 +84,9 @@ class Outputs:
                 return stack.enter_context(replacing(path))
 
             if self._srt:
-                partial(self._srt).write_bytes(srt().encode())
+                partial(self._srt).write_bytes(encodable(srt()).encode())
             if self._words and words is not None:
-                partial(self._words).write_bytes(words_json(words).encode())
+                partial(self._words).write_bytes(encodable(words_json(words)).encode())
             if self._mouth and words is not None:
                 partial(self._mouth).write_bytes(mouth_of(words, wav.shape[-1] / self._rate).to_json().encode())
             if self._codes and codes is not None:

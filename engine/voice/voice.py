@@ -19,6 +19,7 @@ from ..core.codes import CODEBOOK_SIZE
 from ..core.config import FRAME_RATE, FRAME_SAMPLES, MOST_VOICE_FRAMES, SAMPLE_RATE
 from ..core.errors import HiggsError, shown, shown_name
 from ..files.file_list import write_file
+from ..files.plain_text import encodable
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
@@ -98,6 +99,7 @@ class Voice:
         }
         if self.transcript is not None:
             metadata["transcript"] = self.transcript
+        metadata = {key: encodable(value) for key, value in metadata.items()}
         data = safetensors_bytes({"codes": self.codes.to(torch.int16)}, metadata)
         write_file(path, data)
         return path

@@ -662,6 +662,19 @@ def test_details_that_nobody_knows_are_named(text, says):
         with_details(read_book_text(TEXT, "Book"), text)
 
 
+@pytest.mark.parametrize("kind", ["flac", "mp3", "m4b"])
+def test_half_an_emoji_stops_no_book(tmp_path, kind):
+    """Text that a page cut inside an emoji reaches a node like this, and no file can hold it."""
+    if kind != "flac":
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book = read_book_text("# One \ud83d\n\nIt begins \ud83d here.", "Book \ud83d")
+    book = with_details(book, "narrator = Anna \ud83d")
+    robot, voice = Robot(), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    report = narrate(robot, book, tmp_path, voice, settings=BookSettings(kind=kind, words=robot.words))
+    assert [file.name for file in report.files] == ["Book.m4b" if kind == "m4b" else f"01 One.{kind}"]
+    assert any("begins" in file.read_text(encoding="utf-8") for file in tmp_path.glob("*.srt"))
+
+
 @pytest.mark.parametrize("cover", [b"", b"GIF89a", COVER[:40], COVER[:-20], b"\xff\xd8\xff and so on"])
 def test_a_cover_that_cannot_be_read_is_refused_before_speech(cover):
     if cover[:1] in b"\xff\x89":

@@ -1,6 +1,7 @@
 """The outputs of `say`: complete or absent, in the format of the suffix."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,13 @@ def test_a_folder_of_the_output_s_name_is_refused_and_nothing_replaced(say, made
     code, told = say(*beside, before=(tmp_path / "made" / "a.wav").mkdir)
     assert code == 2 and len(told) == 1 and "a.wav could not be written: " in told[0]
     assert made() == {"a.srt": b"earlier"}
+
+
+def test_half_an_emoji_is_left_out_of_subtitles(say, made, tmp_path, monkeypatch):
+    said = (SpokenTurn("", "Hello \ud83d.", 0, len(WAV)),)
+    monkeypatch.setattr(sys.modules[__name__], "SPEECH", replace(SPEECH, said=said))
+    assert say("--srt-out", tmp_path / "made" / "a.srt") == (0, [])
+    assert b"Hello" in made()["a.srt"]
 
 
 @pytest.mark.parametrize("options", [["--voice", "a.wav"], ["--words", "./x.json", "--mouth", "x.json"]])

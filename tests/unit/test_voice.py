@@ -59,6 +59,11 @@ def test_a_saved_voice_loads_unchanged(tmp_path, transcript):
     assert (metadata["sample_rate"], metadata["frame_rate"], metadata["format_version"]) == ("24000", "25", "1")
 
 
+def test_half_an_emoji_stops_no_saving(tmp_path):
+    loaded = Voice.load(Voice(CODES, "Hi \ud83d.", "Zo\udceb").save(tmp_path / "a.safetensors"))
+    assert (loaded.transcript, loaded.name) == ("Hi .", "Zo")
+
+
 def test_a_voice_keeps_its_own_copy_of_the_codes():
     codes = CODES.clone()
     voice = Voice(codes)
