@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.config import MOST_JSON_BYTES
 from ..core.errors import HiggsError, shown_name
+from .plain_text import encodable
 from .whole_file import UNFINISHED, lock, read_whole, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -112,8 +113,10 @@ def write_errors(path: Path) -> Iterator[None]:
 def sole_writer(folder: Path, file: str) -> Iterator[None]:
     """Lock a folder for one run by a file below it, and remove partial files of killed runs.
 
-    Raises HiggsError if another run holds the lock.
+    Raises HiggsError if another run holds the lock, or if safetensors could not read files there.
     """
+    if encodable(str(folder)) != str(folder):
+        raise HiggsError(f"The name of {folder} is not UTF-8. Rename it, or choose another folder.")
     with contextlib.ExitStack() as stack:
         with write_errors(folder):
             if not stack.enter_context(lock(folder / file)):

@@ -38,6 +38,11 @@ def read_whole(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def path_for_c(path: Path | str) -> bytes | str:
+    """Return a path for soundfile, which cannot encode a name that is not UTF-8, as old archives leave on Linux."""
+    return str(path) if sys.platform == "win32" else os.fsencode(path)
+
+
 def file_stamp(path: Path | None) -> list[int]:
     """Return [bytes, modification time in ns] of a file, to detect changes. Empty if there is none."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..book.chapters import portable
 from ..book.read import SUFFIXES
 from ..core.errors import HiggsError
+from ..files.plain_text import encodable
 
 
 def book_places(given: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
@@ -21,7 +22,7 @@ def book_places(given: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
         return [(given[0], out)]
     places: dict[str, tuple[Path, Path]] = {}
     for path in (book for one in given for book in _books_at(one)):
-        name = portable(path.stem) or "book"
+        name = portable(encodable(path.stem)) or "book"
         other, _ = places.setdefault(name.casefold(), (path, out / name))
         if other.resolve() != path.resolve():  # a book may be given twice, as a file and in its folder
             raise HiggsError(f"{other} and {path} would be written to the same folder, {out / name}. Rename one.")

@@ -16,6 +16,7 @@ from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..dubbing.references import cut_references
 from ..engines.speech_api import SpeechAPI
+from ..files.whole_file import path_for_c
 from ..prompt.cues import CueSheet
 from ..voice.voice import Voice
 
@@ -29,7 +30,7 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
         raise HiggsError(f"There is no film or sound file at {path}. Check the path.")
     samples = bytearray()  # interleaved float32; grows without a second copy, whatever the header claims
     try:
-        with import_optional("soundfile", "SoundFile")(path) as file:
+        with import_optional("soundfile", "SoundFile")(path_for_c(path)) as file:
             rate, channels = file.samplerate, file.channels
             while len(block := file.read(rate, dtype="float32")):
                 samples += block.tobytes()

@@ -19,6 +19,7 @@ from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..files.plain_text import read_plain_text
+from ..files.whole_file import path_for_c
 
 Wave = torch.Tensor | np.ndarray  # clip [S] or [C, S]
 
@@ -71,7 +72,8 @@ class _Bytes(io.BytesIO):
 def _opened(file: Path | BinaryIO) -> Iterator[Any]:
     """Open a file with soundfile. Yields None if it cannot: others are left to PyAV."""
     try:
-        sound = import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
+        given = path_for_c(file) if isinstance(file, Path) else file
+        sound = import_optional("soundfile", "SoundFile")(given)  # imported lazily, so the pack works without it
     except (RuntimeError, TypeError):  # soundfile's own
         yield None
     else:

@@ -1,6 +1,8 @@
 """Voices as they are named in the terminal: built-in ones, and paths."""
 
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -48,6 +50,24 @@ def test_a_clip_that_is_no_voice_is_named(tmp_path, capsys):
     assert main(["say", "--script", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a.wav")]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: {tmp_path / 'b.wav'}: The reference clip is silent. Use a clip with audible speech."
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names")
+def test_names_that_are_not_utf_8_are_read_but_for_folders_of_books(tmp_path, capsys):
+    """As archives from Windows leave them on Linux."""
+    odd = os.fsdecode(b"M\xfcller")
+    shutil.copy(BUILT_IN_CLIPS / "amber.flac", clip := tmp_path / f"{odd}.flac")
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / f"{odd}.txt").write_text("Hi.")
+    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHi.\n")
+    out = str(tmp_path / "a.wav")
+    assert main(["say", "Hi.", "--voice", str(clip), "--out", out, *SHORT]) == 0
+    assert main(["say", "--srt-in", str(tmp_path / "a.srt"), "--bed", str(clip), "--out", out, *SHORT]) == 0
+    assert main(["narrate", str(tmp_path / "books"), "--out", str(tmp_path / "out"), *SHORT]) == 0
+    assert [path.suffix for path in (tmp_path / "out" / "Mller").glob("0*")] == [".flac", ".srt"]
+    assert main(["narrate", str(tmp_path / "books" / f"{odd}.txt"), "--out", str(tmp_path / odd), *SHORT]) == 2
+    assert "is not UTF-8. Rename it, or choose another folder." in capsys.readouterr().err
+    assert not (tmp_path / odd).exists()
 
 
 def test_a_saved_voice_is_read_whatever_the_case_of_its_suffix(tmp_path, capsys):
