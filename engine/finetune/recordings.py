@@ -107,23 +107,36 @@ def _keys(path: Path) -> tuple[str, str]:
 def read_table(path: Path) -> dict[str, str]:
     """Return the file's name or stem, with folders if there are any, -> text of a CSV.
 
-    Without known columns, the first and the last are taken. Raises HiggsError if rows have more columns than the first.
+    Without known columns, the first and the last are taken. Raises HiggsError if rows have more columns than the first,
+    or fewer without known columns, or if a quote is not closed.
     """
     if not (text := _read(path).strip()):
         return {}
     first = text.splitlines()[0]
     delimiter = next((sign for sign in _DELIMITERS if sign in first), ",")
     quoting = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL  # LJSpeech has quotes in its texts
+
+    def parsed(strict: bool) -> list[list[str]]:
+        lines = io.StringIO(text, newline="")
+        return list(filter(None, csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=strict)))
+
     try:
-        rows = list(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)))
-        if wide := next((row for row in rows if any(map(str.strip, row[len(rows[0]) :]))), None):
-            columns = f"{len(wide)} columns for {shown_name(wide[0])}, but {len(rows[0])} in the first row"
+        rows = parsed(strict=False)
+        if long := next((row for row in rows if any("\n" in cell for cell in row)), None):
+            try:
+                rows = parsed(strict=True)
+            except csv.Error as error:
+                raise csv.Error(f"a quote in the row of {shown_name(long[0])} is not closed") from error
+        names = [cell.strip().lower() for cell in rows[0]]
+        files = [at for at, name in enumerate(names) if name in _FILE_COLUMNS]
+        texts = [at for at, name in enumerate(names) if name in _TEXT_COLUMNS]
+        # Without known columns and with commas in texts, the first row may be the one with most of them.
+        least = 0 if (files and texts) or delimiter == "|" else len(names)
+        if odd := next((row for row in rows if len(row) < least or any(map(str.strip, row[len(names) :]))), None):
+            columns = f"{len(odd)} columns for {shown_name(odd[0])}, but {len(names)} in the first row"
             raise csv.Error(f"{columns}, so a text may contain {delimiter!r}")
     except csv.Error as error:
         raise HiggsError(f"{path} cannot be read as CSV ({error}). Save it again as CSV in UTF-8.") from error
-    names = [cell.strip().lower() for cell in rows[0]]
-    files = [at for at, name in enumerate(names) if name in _FILE_COLUMNS]
-    texts = [at for at, name in enumerate(names) if name in _TEXT_COLUMNS]
     if not (files and texts):
         if len(names) < 2:
             raise HiggsError(f"{path} has one column. Give it the columns file and text.")

@@ -85,11 +85,28 @@ def test_files_as_other_systems_leave_them(tmp_path):
     assert [one.text for one in found] == ["Good.", "Cut.", "Bon."] and not refused
 
 
-def test_a_text_with_a_comma_is_not_cut_at_it(tmp_path):
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("file,text\na.flac,Hello, you there\n", "3 columns for a.flac, but 2 in"),
+        ("a.flac,Hello, you there\nb.flac,Bye.\n", "2 columns for b.flac, but 3 in"),
+        ('file,text\na.flac,"Hello.\nb.flac,Bye.\n', "a quote in the row of a.flac is not closed"),
+        ('file,text\na.flac,"Hello.\nb.flac,"Bye."\n', "a quote in the row of a.flac is not closed"),
+    ],
+)
+def test_a_text_is_not_cut_at_a_comma_and_takes_in_no_other_row(tmp_path, table, told):
     sound(tmp_path / "a")
-    (tmp_path / "list.csv").write_text("file,text\na.flac,Hello, you there\n", encoding="utf-8")
-    with pytest.raises(HiggsError, match=r"list.csv cannot be read as CSV \(3 columns for a.flac, but 2 in"):
+    (tmp_path / "list.csv").write_text(table, encoding="utf-8")
+    with pytest.raises(HiggsError, match=rf"list.csv cannot be read as CSV \({told}"):
         find_recordings(tmp_path)
+
+
+@pytest.mark.parametrize("first", ['"Hello\nyou."', '"Hello" you.'])
+def test_a_text_of_two_lines_and_a_stray_quote_are_read(tmp_path, first):
+    for name in "ab":
+        sound(tmp_path / name)
+    (tmp_path / "list.csv").write_text(f"file,text\na.flac,{first}\nb.flac,Bye.\n", encoding="utf-8")
+    assert texts(tmp_path) == {"a.flac": "Hello you.", "b.flac": "Bye."}
 
 
 def test_a_recording_is_cut_by_its_subtitles(tmp_path):
