@@ -233,6 +233,9 @@ class _Opened:
                 continue
             source = sources[placed[module]]
             change = Change(self.file, keys, self._factor(module, keys), self.strength)
+            if odd := next((key for key in keys.values() if not self.file.dtypes[key].is_floating_point), None):
+                path, stored = self.file.file_of(odd), shown(self.file.stored_as(odd))
+                raise HiggsError(f"{path}: {odd} is stored as {stored}, which is not supported. Use the bf16 files.")
             if misfit := change.misfit(source):
                 raise HiggsError(
                     f"The LoRA {self.path} does not fit this model: {misfit}. Choose the model it was trained on."

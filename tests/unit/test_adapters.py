@@ -265,6 +265,16 @@ class TestRefused:
         with pytest.raises(HiggsError, match=r"lora_[AB]\.weight cannot be used alone"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", tensors))])
 
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.bool])
+    def test_whole_numbers_are_refused(self, made, tmp_path, dtype):
+        """They would be those of a quantiser, without its scales."""
+        base, adapter, _ = made("v3")
+        tensors = load_file(adapter / "adapter_model.safetensors")
+        tensors = {key: tensor.to(dtype) if "lora_B" in key else tensor for key, tensor in tensors.items()}
+        stored = str(dtype).removeprefix("torch.")
+        with pytest.raises(HiggsError, match=rf"adapter_model\.safetensors: \S+lora_B\S* is stored as '{stored}'"):
+            inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", tensors))])
+
     def test_a_missing_or_truncated_file_is_refused(self, made, tmp_path):
         base, adapter, _ = made("v3")
         with pytest.raises(HiggsError, match=r"nothing\.safetensors is missing"):
