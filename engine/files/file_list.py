@@ -19,6 +19,7 @@ from .plain_text import encodable
 from .whole_file import UNFINISHED, lock, read_whole, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _MOST_NAME, _MOST_PATH = 255, 1000  # bytes of a name, as file systems have it; characters of a path below the folder
 _MOST_ON_WINDOWS = 259  # characters of a whole path, unless the user has turned long paths on
 _LITTLE = 100e6  # bytes; less free space is reported
@@ -98,7 +99,7 @@ def write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason, free = str(error.strerror or error).rstrip("."), _free(path)
-        if error.errno in _FULL or free < _LITTLE:
+        if error.errno in _FULL or (free < _LITTLE and error.errno not in _REFUSED):
             size = f"{free / 1e6:,.0f} MB" if free >= 1e6 else f"{free / 1e3:,.0f} kB"
             little = f"Only {size} are" if free >= 1e3 else "No space is"
             remedy = f"{little} free there. Free some space, or choose another folder."

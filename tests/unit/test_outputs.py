@@ -1,7 +1,9 @@
 """The outputs of `say`: complete or absent, in the format of the suffix."""
 
+import shutil
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +98,14 @@ def test_a_link_that_leads_nowhere_leaves_no_empty_file(say, made, tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "a.wav").symlink_to(tmp_path / "made" / "b.wav")
     assert say() == (0, []) and made().keys() == {"a.wav"}
+
+
+def test_a_place_that_cannot_be_written_to_is_not_called_full(say, tmp_path, monkeypatch):
+    """Images and write-protected cards have no space left, but none would help."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    (tmp_path / "made").write_text("a file in the folder's place")
+    code, told = say()
+    assert code == 2 and "made" in told[-1] and ". Choose a folder you can write to, and close programs" in told[-1]
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "ogg"])
