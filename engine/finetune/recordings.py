@@ -53,7 +53,7 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
     tables = {path: read_table(path) for path in files if path.suffix.lower() == ".csv"}
     rows: dict[str, list[_TableRow]] = {}
     for table, held in tables.items():
-        for key, text in held.items():
+        for key, text in held:
             *folders, name = key.split("/")
             rows.setdefault(name, []).append(_TableRow(table, folders, text))
     recordings, refused = [], {}
@@ -70,7 +70,7 @@ def find_recordings(place: Path) -> tuple[list[Recording], dict[str, str]]:
             refused[name] = f"{subtitles.name}: {error}"
     known = {key for path in sounds for key in _keys(path)}
     for table, held in tables.items():
-        if missing := [key for key in held if key.rpartition("/")[2] not in known]:
+        if missing := [key for key, _ in held if key.rpartition("/")[2] not in known]:
             refused[table.name] = f"{len(missing)} of its rows name no sound file here: {shown_name(missing[0])}"
     return recordings, refused
 
@@ -83,7 +83,10 @@ class _TableRow:
 
 
 def _in_tables(path: Path, rows: Mapping[str, list[_TableRow]]) -> str:
-    """Return the text of a sound file in tables: of several rows that name it, from the nearest table and folder."""
+    """Return the text of a sound file in tables: of several rows that name it, from the nearest table and folder.
+
+    Raises HiggsError if that table has two texts for it.
+    """
 
     def nearness(row: _TableRow) -> tuple[int, int, int]:
         shared = _shared(row.folders[::-1], path.parent.parts[::-1])
@@ -91,7 +94,11 @@ def _in_tables(path: Path, rows: Mapping[str, list[_TableRow]]) -> str:
 
     for key in _keys(path):
         if named := [row for row in rows.get(key, ()) if row.text]:
-            return max(named, key=nearness).text
+            nearest = max(named, key=nearness)
+            same = [row.text for row in named if (row.table, row.folders) == (nearest.table, nearest.folders)]
+            if len(set(same)) > 1:
+                raise HiggsError(f"{nearest.table} has two texts for {shown_name(key)}. Keep one of them.")
+            return nearest.text
     return ""
 
 
@@ -104,14 +111,14 @@ def _keys(path: Path) -> tuple[str, str]:
     return _key(path.name), _key(path.stem)
 
 
-def read_table(path: Path) -> dict[str, str]:
-    """Return the file's name or stem, with folders if there are any, -> text of a CSV.
+def read_table(path: Path) -> list[tuple[str, str]]:
+    """Return (file's name or stem, with folders if there are any; text) of each row of a CSV.
 
     Without known columns, the first and the last are taken. Raises HiggsError if rows have more columns than the first,
     or fewer without known columns, or if a quote is not closed.
     """
     if not (text := _read(path).strip()):
-        return {}
+        return []
     first = text.splitlines()[0]
     delimiter = next((sign for sign in _DELIMITERS if sign in first), ",")
     quoting = csv.QUOTE_NONE if delimiter == "|" else csv.QUOTE_MINIMAL  # LJSpeech has quotes in its texts
@@ -140,9 +147,9 @@ def read_table(path: Path) -> dict[str, str]:
     if not (files and texts):
         if len(names) < 2:
             raise HiggsError(f"{path} has one column. Give it the columns file and text.")
-        return {_key(row[0]): next(filter(None, map(str.strip, row[:0:-1])), "") for row in rows if len(row) > 1}
+        return [(_key(row[0]), next(filter(None, map(str.strip, row[:0:-1])), "")) for row in rows if len(row) > 1]
     last = max(files[0], texts[-1])
-    return {_key(row[files[0]]): row[texts[-1]].strip() for row in rows[1:] if len(row) > last}
+    return [(_key(row[files[0]]), row[texts[-1]].strip()) for row in rows[1:] if len(row) > last]
 
 
 def _key(cell: str) -> str:

@@ -101,6 +101,16 @@ def test_a_text_is_not_cut_at_a_comma_and_takes_in_no_other_row(tmp_path, table,
         find_recordings(tmp_path)
 
 
+def test_a_table_with_two_texts_for_a_recording_is_refused(tmp_path):
+    sound(tmp_path / "a")
+    table = "file,text\na.flac,Hello.\nother,One.\nother,Two.\n"  # not of a recording here
+    (tmp_path / "list.csv").write_text(table + "a.flac,Hello.\n", encoding="utf-8")
+    assert texts(tmp_path) == {"a.flac": "Hello."}
+    (tmp_path / "list.csv").write_text(table + "a.flac,Bye.\n", encoding="utf-8")
+    with pytest.raises(HiggsError, match=r"list\.csv has two texts for a\.flac\. Keep one of them\."):
+        find_recordings(tmp_path)
+
+
 @pytest.mark.parametrize("first", ['"Hello\nyou."', '"Hello" you.'])
 def test_a_text_of_two_lines_and_a_stray_quote_are_read(tmp_path, first):
     for name in "ab":
