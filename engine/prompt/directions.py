@@ -52,7 +52,7 @@ def pauses_in(line: str) -> str:
 def lead_of(text: str) -> tuple[str, str, str]:
     """Return (direction at the start of a turn's text, the same without brackets, text after it), or ("", "", text).
 
-    It is a manner or a sound, "(softly) yes" or "*sighs* No.", or what somebody does, before a sentence: "(Nods.) Yes."
+    It is a manner or a sound, "(sadly) yes" or "*sighs* No.", or what somebody does, before a sentence: "(Nods.) Yes."
     """
     lead = None if is_pause(text) else _LEAD.match(text)
     if lead is None or len(lead[1]) > _LONGEST or not any(map(str.isalpha, lead[1])):

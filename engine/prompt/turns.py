@@ -133,6 +133,8 @@ class DialogueReader:
             if any(tags.values()) or not tags:
                 leads += manner_leads(inside, name, self._knows_tag, self.warnings)
                 self.unsaid += [(at, start, start + len(direction), says) for says in self.warnings[warned:] or [""]]
+                if any(" " in part.lower().removeprefix("very ") for part in tags):  # (Fast food) is more than a tag
+                    self._directions.append(direction)
             else:
                 self._leave_out(at, start, direction)
             text = rest
