@@ -323,7 +323,7 @@ def _report(
     if others := files.others(theirs):
         names = ", ".join([*others[:SHOWN], *(["..."] if len(others) > SHOWN else [])])
         lead.append(f"Kept {len(others)} files from earlier runs that match no row ({names}).")
-    warnings = (*warnings, *filter(None, [files.damage]))
+    warnings = (*warnings, *filter(None, [files.damage]), *files.changed)
     if speech is not None:
         return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])
     return "\n".join([*lead, *(f"Warning: {warning}" for warning in warnings), *told, f"Model: {model.model.label}"])

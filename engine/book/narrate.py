@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -108,7 +108,7 @@ class _Narration:
         self._whole, self._later = (sum(map(_frames, chapters)) for chapters in (self._chapters, missing))
         self._before = self._whole - self._later
         if missing:
-            self._files.forget(file for one in missing for file in self._names(one))
+            self._forget([file for one in missing for file in self._names(one)])
             self._give_voices(missing)
             self._speak(missing)
         files = [self._finished[one.number] for one in self._chapters]
@@ -267,6 +267,11 @@ class _Narration:
     def _sound(self, one: PlannedChapter) -> Path:
         return self._folder / self._names(one)[0]
 
+    def _forget(self, names: Sequence[str]):
+        """Forget files that are written again. Those that the user has changed stay, under other names."""
+        self._warnings |= dict.fromkeys(self._files.keep_changed(name for name in names if "/" not in name))
+        self._files.forget(names)
+
     def _drop_words(self, sound: Path):
         """Delete unwanted words of an earlier text beside a sound that is made again."""
         if not self._settings.words:
@@ -283,7 +288,7 @@ class _Narration:
         made_of = "".join(one.fingerprint for one in self._chapters)
         if all(self._files.has(name, made_of) for name in names) and opens(path):
             return False
-        self._files.forget(names)
+        self._forget(names)
         cues: list[Cue] = []
         words: list[Word] = []
         parts, at = [], 0.0

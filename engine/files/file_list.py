@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -49,6 +50,19 @@ class FileList:
         known, size = self.listed.get(file, ("", -1))
         path = self.folder / file
         return known == fingerprint and path.is_file() and path.stat().st_size == size
+
+    def keep_changed(self, files: Iterable[str]) -> list[str]:
+        """Rename files whose size is not the recorded one, which the user has edited. Returns a warning for each."""
+        warnings = []
+        for file in files:
+            path = self.folder / file
+            if file in self.listed and path.is_file() and path.stat().st_size != self.listed[file][1]:
+                names = (f"{path.stem}.changed{number or ''}{path.suffix}" for number in itertools.count())
+                kept = next(place for place in map(path.with_name, names) if not place.exists())
+                with write_errors(kept):
+                    path.replace(kept)
+                warnings.append(f"{path} was changed after it was written, so it was kept as {kept.name}.")
+        return warnings
 
     def forget(self, files: Iterable[str]) -> None:
         """Remove files from the manifest before they are rewritten, so that an interrupted run makes them again."""

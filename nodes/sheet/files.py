@@ -41,6 +41,7 @@ class LineFiles(FileList):
 
     def __init__(self, folder: Path):
         super().__init__(folder, LIST, _FORMAT)
+        self.changed: list[str] = []  # warnings of `keep_changed`
         odd = next((file for file in self.listed if not portable_parts(file)), None)
         if odd is not None:
             self.listed, self.damage = {}, f"{LIST} in {folder} has {odd}, so all files were made again."
@@ -90,6 +91,7 @@ class LineFiles(FileList):
 
         Files written before a failure are recorded.
         """
+        self.changed += self.keep_changed(files)
         self.forget(files)
         try:
             for file, (fingerprint, data) in files.items():

@@ -248,6 +248,23 @@ def test_a_damaged_kept_file_is_made_again(tmp_path, damaged):
     assert made_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("kind", ["flac", "m4b"])
+def test_files_that_the_user_has_changed_are_kept_under_other_names(tmp_path, kind):
+    if kind == "m4b":
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book, voice = read_book_text("# One\n\nIt goes on.", "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind))
+    before, name = made_in(tmp_path), "01 One" if kind == "flac" else "Book"
+    for number, text in enumerate(("mine", "mine, again")):
+        (tmp_path / f"{name}.srt").write_text(text, encoding="utf-8")
+        kept = f"{name}.changed{number or ''}.srt"
+        report = narrate(Robot(), book, tmp_path, voice, settings=BookSettings(kind=kind))
+        warning = f"{tmp_path / name}.srt was changed after it was written, so it was kept as {kept}."
+        assert [one for one in report.warnings if "changed" in one] == [warning]
+        before[kept] = text.encode()
+        assert made_in(tmp_path) == before
+
+
 @pytest.mark.parametrize("place", [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
 def test_a_part_that_is_damaged_inside_is_named_or_made_again(tmp_path, place):
     """Sound can be read from its end, as is found out before."""

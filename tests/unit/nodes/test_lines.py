@@ -110,6 +110,8 @@ def test_only_changed_rows_are_spoken_again(run):
     (run.folder / "hello.wav").unlink()
     (run.folder / "bye.wav").write_bytes(b"cut")
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
+    assert (run.folder / "bye.changed.wav").read_bytes() == b"cut", "what the user has edited"
+    assert f"Warning: {run.folder / 'bye.wav'} was changed after it was written, so it was kept as bye." in run.report
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3", "ogg"])
