@@ -55,8 +55,9 @@ def narrate(
 
     Every sequence is saved as soon as it is spoken. After a stop, a call with the same book and settings speaks only
     what is missing. The files equal those of one uninterrupted call on the same kind of device. Finished chapters are
-    left alone. A speaker without a voice gets one, by seed and name, from the start of their text. Memory holds at most
-    about 20 minutes of sound for each device.
+    left alone, and files that the user has edited are renamed before they are written again. A speaker without a voice
+    gets one, by seed and name, from the start of their text. Memory holds at most about 20 minutes of sound for each
+    device.
 
     on_progress is called after every step and may raise to cancel. on_file gets each complete chapter file, those of
     earlier runs first. Raises HiggsError like `speak_turns`, if a file cannot be written, or if another run writes

@@ -5,7 +5,7 @@ class Closable:
     """`close` calls `_release` once, then drops all attributes: an exception's frames may keep the object alive."""
 
     def close(self) -> None:
-        """Release everything on the device, where nothing of it may be running. Safe to call twice."""
+        """Release everything on the device. None of it may be running there. Safe to call twice."""
         if held := vars(self):
             self._release()
             held.clear()

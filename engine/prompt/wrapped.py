@@ -39,7 +39,7 @@ def without_invisible(text: str) -> str:
 
 
 def begun(line: str) -> str:
-    """Return a line from its first visible sign on."""
+    """Return a line from its first visible character on."""
     return _BEGIN.sub("", line, count=1)
 
 

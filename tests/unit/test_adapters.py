@@ -139,7 +139,9 @@ def test_the_tests_own_adapters_have_peft_s_form(written, tmp_path, kind):
         for place, by_hand in ((tmp_path / "hand", True), (tmp_path / "peft", False)):
             write_adapter(written["v3"], place, kind, by_hand=by_hand)
             file = open_tensors([place / "adapter_model.safetensors"])
-            files.append((file.shapes, file.dtypes, json.loads((place / "adapter_config.json").read_text())))
+            files.append(
+                (file.shapes, file.dtypes, json.loads((place / "adapter_config.json").read_text(encoding="utf-8")))
+            )
     (shapes, dtypes, settings), (*theirs, all_settings) = files
     assert [shapes, dtypes] == theirs and settings.items() <= all_settings.items()
 
@@ -161,8 +163,10 @@ class TestFiles:
     def test_a_bad_alpha_pattern_is_refused_by_name(self, made, tmp_path):
         base, adapter, _ = made("v3")
         shutil.copytree(adapter, tmp_path / "anna")
-        settings = json.loads((adapter / "adapter_config.json").read_text()) | {"alpha_pattern": {"(": 4}}
-        (tmp_path / "anna" / "adapter_config.json").write_text(json.dumps(settings))
+        settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")) | {
+            "alpha_pattern": {"(": 4}
+        }
+        (tmp_path / "anna" / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
         with pytest.raises(HiggsError, match=r"anna: alpha_pattern contains '\('"):
             inspect(base, adapters=[Adapter(tmp_path / "anna")])
 
@@ -175,7 +179,7 @@ class TestFiles:
         shutil.copy(adapter / "adapter_config.json", settings)
         seen = []
         for alpha in (8, 64):
-            settings.write_text(json.dumps(json.loads(settings.read_text()) | {"lora_alpha": alpha}))
+            settings.write_text(json.dumps(json.loads(settings.read_text(encoding="utf-8")) | {"lora_alpha": alpha}))
             for name in ("~/anna.safetensors", str(tmp_path / "anna.safetensors")):
                 seen.append(Engine(EngineConfig(base, device="cpu", adapters=(Adapter(name),))).fingerprint)
         assert seen[0] == seen[1] != seen[2] == seen[3]
@@ -221,7 +225,7 @@ class TestFiles:
 def altered(adapter, to, tensors=None, **settings):
     shutil.copytree(adapter, to)
     path = to / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **settings}))
     if tensors is not None:
         save_file(tensors, to / "adapter_model.safetensors")
     return to

@@ -63,7 +63,7 @@ def test_a_vanished_folder_is_made_again(say, made, tmp_path):
 def test_a_folder_of_the_output_s_name_is_refused_and_nothing_replaced(say, made, tmp_path):
     beside = ["--srt-out", tmp_path / "made" / "a.srt"]
     (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "a.srt").write_text("earlier")
+    (tmp_path / "made" / "a.srt").write_text("earlier", encoding="utf-8")
     code, told = say(*beside, before=(tmp_path / "made" / "a.wav").mkdir)
     assert code == 2 and len(told) == 1 and "a.wav could not be written: " in told[0]
     assert made() == {"a.srt": b"earlier"}
@@ -103,7 +103,7 @@ def test_a_link_that_leads_nowhere_leaves_no_empty_file(say, made, tmp_path):
 def test_a_place_that_cannot_be_written_to_is_not_called_full(say, tmp_path, monkeypatch):
     """Images and write-protected cards have no space left, but none would help."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
-    (tmp_path / "made").write_text("a file in the folder's place")
+    (tmp_path / "made").write_text("a file in the folder's place", encoding="utf-8")
     code, told = say()
     assert code == 2 and "made" in told[-1] and ". Choose a folder you can write to, and close programs" in told[-1]
 
@@ -118,7 +118,7 @@ def test_the_file_name_decides_the_format(say, tmp_path, kind):
 
 def test_sound_that_a_format_cannot_hold_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Engine, "speak_turns", None)
-    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
+    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n", encoding="utf-8")
     soundfile.write(tmp_path / "bed.wav", np.zeros((96_000, 4)), 96_000)
     command = ["say", "--srt-in", tmp_path / "a.srt", "--bed", tmp_path / "bed.wav", "--out", tmp_path / "a.mp3"]
     assert main([str(part) for part in command]) == 2

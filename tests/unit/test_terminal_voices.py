@@ -39,14 +39,14 @@ def test_a_file_comes_before_a_built_in_voice(tmp_path, monkeypatch, capsys):
 
 def test_the_words_of_a_clip_are_read_beside_it_unless_given(tmp_path):
     shutil.copy(BUILT_IN_CLIPS / "sky.flac", tmp_path / "a.flac")
-    (tmp_path / "a.txt").write_text("Words of a.")
+    (tmp_path / "a.txt").write_text("Words of a.", encoding="utf-8")
     assert made(tmp_path, tmp_path / "a.flac").transcript == "Words of a."
     assert made(tmp_path, tmp_path / "a.flac", "--transcript", "Other words.").transcript == "Other words."
 
 
 def test_a_clip_that_is_no_voice_is_named(tmp_path, capsys):
     soundfile.write(tmp_path / "b.wav", np.zeros(48_000), 24_000)
-    (tmp_path / "a.txt").write_text("Anna = amber\nTom = b.wav\n\nAnna: Hi.\nTom: Hi.")
+    (tmp_path / "a.txt").write_text("Anna = amber\nTom = b.wav\n\nAnna: Hi.\nTom: Hi.", encoding="utf-8")
     assert main(["say", "--script", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a.wav")]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: {tmp_path / 'b.wav'}: The reference clip is silent. Use a clip with audible speech."
@@ -58,8 +58,8 @@ def test_names_that_are_not_utf_8_are_read_but_for_folders_of_books(tmp_path, ca
     odd = os.fsdecode(b"M\xfcller")
     shutil.copy(BUILT_IN_CLIPS / "amber.flac", clip := tmp_path / f"{odd}.flac")
     (tmp_path / "books").mkdir()
-    (tmp_path / "books" / f"{odd}.txt").write_text("Hi.")
-    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHi.\n")
+    (tmp_path / "books" / f"{odd}.txt").write_text("Hi.", encoding="utf-8")
+    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHi.\n", encoding="utf-8")
     out = str(tmp_path / "a.wav")
     assert main(["say", "Hi.", "--voice", str(clip), "--out", out, *SHORT]) == 0
     assert main(["say", "--srt-in", str(tmp_path / "a.srt"), "--bed", str(clip), "--out", out, *SHORT]) == 0
@@ -80,7 +80,7 @@ def test_a_saved_voice_is_read_whatever_the_case_of_its_suffix(tmp_path, capsys)
 
 def test_an_unknown_voice_is_told_of_both_ways(tmp_path, capsys):
     for command in (["say", "Hi."], ["narrate", str(tmp_path / "a.txt")]):
-        (tmp_path / "a.txt").write_text("Hi.")
+        (tmp_path / "a.txt").write_text("Hi.", encoding="utf-8")
         assert main([*command, "--voice", "ambre", "--out", str(tmp_path / f"{command[0]}.wav")]) == 2
         told = capsys.readouterr().err.splitlines()[-1]
         assert told == (
@@ -90,13 +90,13 @@ def test_an_unknown_voice_is_told_of_both_ways(tmp_path, capsys):
 
 
 def test_texts_scripts_books_and_subtitles_speak_with_built_in_voices(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("Ann = amber\nBen = Oliver\n\nAnn: Hello.\nBen: Good day.\n")
-    (tmp_path / "a.srt").write_text("Ann = amber\n\n1\n00:00:00,000 --> 00:00:02,000\nAnn: Hello.\n")
+    (tmp_path / "a.txt").write_text("Ann = amber\nBen = Oliver\n\nAnn: Hello.\nBen: Good day.\n", encoding="utf-8")
+    (tmp_path / "a.srt").write_text("Ann = amber\n\n1\n00:00:00,000 --> 00:00:02,000\nAnn: Hello.\n", encoding="utf-8")
     text, srt, out = str(tmp_path / "a.txt"), str(tmp_path / "a.srt"), str(tmp_path / "a.wav")
     assert main(["say", "Hello.", "--voice", "amber", "--out", out, *SHORT]) == 0
     assert main(["say", "--script", text, "--out", out, *SHORT]) == 0
     assert main(["narrate", text, "--script", "--out", str(tmp_path / "book"), *SHORT]) == 0
     assert main(["say", "--srt-in", srt, "--out", out, *SHORT]) == 0
-    (tmp_path / "a.txt").write_text("Ann = ambre\n\nAnn: Hello.\n")
+    (tmp_path / "a.txt").write_text("Ann = ambre\n\nAnn: Hello.\n", encoding="utf-8")
     assert main(["say", "--script", text, "--out", out, *SHORT]) == 2
     assert f"There is no file {tmp_path / 'ambre'}, and no built-in" in capsys.readouterr().err

@@ -312,7 +312,7 @@ def test_voices_are_matched_as_in_a_dialogue(run, library, load_module):
 
 
 def test_pronunciations_are_applied(run, library):
-    (library / "pronunciations.txt").write_text("York = Yorrk\n[Tom]\nYork = Jork\n")
+    (library / "pronunciations.txt").write_text("York = Yorrk\n[Tom]\nYork = Jork\n", encoding="utf-8")
     said = run("speaker,text\nAnna,York.\nTom,York.", voices=VOICES)
     assert said == ["Yorrk.", "Jork."] and "York" in run.node.fingerprint_inputs(["One."])[0]
 
