@@ -55,7 +55,7 @@ def tensors_of(runner):
 def trace(runner):
     """Have a runner record its first step as it runs, and replay the tape from then on."""
     eager, calls = runner.step, []
-    runner.reads_positions = False  # as on a GPU: attention reads the whole cache and masks what is empty
+    runner.on_host = False  # as on a GPU: attention reads the whole cache and masks what is empty
 
     def step():
         if not calls:

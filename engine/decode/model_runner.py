@@ -51,8 +51,8 @@ class ModelRunner(Closable):
         self._fewer: dict[int, BatchKernel] = {}  # by rows, in the scratch of `_decode_kernel`
         self._reason = ""  # why a wanted kernel is missing
         self._graphs: dict[int, Graph] = {}  # by rows
-        # Torch's attention then reads filled slots only. On a GPU the host would wait for the positions.
-        self.reads_positions = state.device.type == "cpu"
+        # Torch's attention then reads filled slots only, and NumPy sorts. On a GPU the host would wait for the values.
+        self.on_host = state.device.type == "cpu"
 
     @staticmethod
     def planned_sizes(
@@ -135,7 +135,7 @@ class ModelRunner(Closable):
         """Prepare a row for a sequence's first step. The prompt must be in the cache."""
         state = self.state
         if self._sample_kernel is None:  # CUDA kernels read no empty slots
-            state.start_row(row, sequence, clear=not (self.reads_positions or self.has_kernels))
+            state.start_row(row, sequence, clear=not (self.on_host or self.has_kernels))
             return
         limit = state.limit(sequence)
         self._sample_kernel.start_row(row, len(sequence), limit, sequence.params, sequence.index)
@@ -154,7 +154,7 @@ class ModelRunner(Closable):
         if self._sample_kernel is not None:
             self._sample_kernel.run(self.rows)
         else:
-            self.state.sample()
+            self.state.sample(on_host=self.on_host)
             self.talker.embed(self.state.delay.output, self.state.work)
 
     def decode(self) -> None:
@@ -163,7 +163,7 @@ class ModelRunner(Closable):
             kernel.run()
         else:
             cache = self.state.cache
-            cache.filled = [at + 1 for at in cache.position.tolist()] if self.reads_positions else None
+            cache.filled = [at + 1 for at in cache.position.tolist()] if self.on_host else None
             self.talker.decode(self.state)
 
     def reset(self) -> None:

@@ -12,11 +12,6 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 
 
-def multipliers() -> torch.Tensor:
-    """Return the two round constants, [2, 1]."""
-    return torch.tensor(_MULTIPLIERS, dtype=torch.int64).view(2, 1)
-
-
 def round_keys(seed: int) -> torch.Tensor:
     """Return the keys of the ten rounds for a 64-bit seed, [10, 2]."""
     low, high = seed & _MASK, (seed >> 32) & _MASK
@@ -24,24 +19,23 @@ def round_keys(seed: int) -> torch.Tensor:
     return torch.tensor(keys, dtype=torch.int64)
 
 
-def philox(
-    words: torch.Tensor, keys: torch.Tensor, factors: torch.Tensor, product: torch.Tensor, high: torch.Tensor
-) -> None:
+def philox(words: torch.Tensor, keys: torch.Tensor, product: torch.Tensor) -> None:
     """Run ten rounds in place.
 
-    words: [B, K, 4, Q], the counters, overwritten with random words; keys: [B, 10, 2]; factors: [2, 1];
-    product, high: [B, K, 2, Q] scratch.
+    words: [B, K, 4, Q], the counters, overwritten with random words; keys: [B, 10, 2]; product: [B, K, 2, Q] scratch.
+    Upper bits are cleared of what is multiplied next, and of the rest at the end.
     """
     even, odd = words[:, :, 0::2], words[:, :, 1::2]
-    for r in range(ROUNDS):
-        torch.mul(even, factors, out=product)
-        torch.bitwise_right_shift(product, 32, out=high)
-        high.bitwise_and_(_MASK)
-        torch.bitwise_xor(high[:, :, 1], odd[:, :, 0], out=even[:, :, 0])
-        torch.bitwise_xor(high[:, :, 0], odd[:, :, 1], out=even[:, :, 1])
-        even.bitwise_xor_(keys[:, r].view(-1, 1, 2, 1))
-        torch.bitwise_and(product[:, :, 1], _MASK, out=odd[:, :, 0])
-        torch.bitwise_and(product[:, :, 0], _MASK, out=odd[:, :, 1])
+    first, third = even.unbind(2)
+    halves = [tensor.unbind(2) for tensor in (product, odd)]  # take turns as the products, which the next round adds
+    for key in keys.view(-1, ROUNDS, 1, 2, 1).unbind(1):
+        torch.mul(third, _MULTIPLIERS[1], out=halves[0][0])
+        torch.mul(first, _MULTIPLIERS[0], out=halves[0][1])
+        torch.bitwise_right_shift(product, 32, out=even)
+        even.bitwise_xor_(odd).bitwise_xor_(key).bitwise_and_(_MASK)
+        product, odd = odd, product
+        halves.reverse()
+    odd.bitwise_and_(_MASK)
 
 
 def gumbel(words: torch.Tensor, out: torch.Tensor) -> None:

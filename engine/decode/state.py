@@ -106,14 +106,14 @@ class DecodeState:
             none = torch.empty((0, self.config.codebooks), dtype=torch.int64)
             self.sampler.start_window(row, sequence.params, torch.cat([none, *columns]))
 
-    def sample(self) -> None:
+    def sample(self, *, on_host: bool = False) -> None:
         """Sample logits -> the step's output, counters, end flags, and the cache slots of the next position.
 
-        No sync, no allocation, and masks instead of branches on data.
+        No sync, no allocation, and masks instead of branches on data, but for `on_host`, see `Sampler.sample`.
         """
         family, delay, sampler = self.family, self.delay, self.sampler
         delay.suppress(sampler.suppress_specials, sampler.suppressed, ends_early=family.ends_on_any_codebook)
-        sampler.sample(self.logits, delay)
+        sampler.sample(self.logits, delay, on_host=on_host)
         if family.ends_on_any_codebook:
             delay.end_on_any_codebook()
         else:

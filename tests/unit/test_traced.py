@@ -9,6 +9,7 @@ from higgs_tts.tests.traced import StepError, Tape, tensors_of
 
 
 def tape_over(room):
+    room.on_host = False
     return Tape(tensors_of(room))
 
 
@@ -41,9 +42,9 @@ def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
 
     sample = DecodeState.sample
 
-    def planted(state):
+    def planted(state, **named):
         plant(state)
-        sample(state)
+        sample(state, **named)
 
     monkeypatch.setattr(DecodeState, "sample", planted)
     with pytest.raises(StepError), tape_over(room):
@@ -54,7 +55,7 @@ def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
 @pytest.mark.parametrize("batch", [1, 4])
 def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
     eager, traced = bench(family, batch=batch), bench(family, batch=batch, is_traced=True)
-    eager.reads_positions = False  # a captured step attends to the whole cache and masks what is empty
+    eager.on_host = False  # a captured step attends to the whole cache and masks what is empty
     for seed in (11, 12):
         prompts = [small.prompt(eager.config, seed=10 * seed + b, frames=4 + b) for b in range(batch)]
         said = []
@@ -71,7 +72,7 @@ def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_cpu_step_reads_only_filled_slots(bench, small, family, batch):
     short, whole = bench(family, batch=batch), bench(family, batch=batch)
-    whole.reads_positions = False
+    whole.on_host = False
     prompts = [small.prompt(short.config, seed=b, frames=3 + 4 * b) for b in range(batch)]
     said = []
     for room in (short, whole):
