@@ -14,6 +14,9 @@ LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.p
 LINT_JS := $(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
 	"web/**/*.js" "tests/**/*.js" tests/web && $(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
 
+# Otherwise each worker and each command of a test would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test fast matrix lint windows clean
 
 demo: $(VENV)/.ready

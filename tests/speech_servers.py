@@ -9,6 +9,7 @@ import io
 import json
 import socket
 import threading
+import time
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,14 @@ import numpy as np
 from higgs_tts.engine import estimate_seconds
 
 SPEECH = "/v1/audio/speech"
+
+
+def wait_for(condition, seconds=120):
+    """Wait until condition() is true. A loop without sleep would take the interpreter's lock from the speech."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

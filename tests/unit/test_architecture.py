@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import pathlib
 import re
 
@@ -29,13 +30,15 @@ TIER_OF = {name: number for number, names in enumerate(TIERS) for name in names}
 BANNED_IN_ENGINE = {"comfy", "comfy_api", "comfy_execution", "folder_paths", "server", "nodes"}
 
 
-def tree_of(path):
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+@functools.cache
+def nodes_of(path):
+    """Return all nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
 
 
 def imports_of(path):
     """Yield (level, dotted module, names) of every import in a file."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -96,7 +99,7 @@ def test_the_engine_never_names_comfyui():
 def test_no_two_classes_share_a_name():
     named = collections.defaultdict(list)
     for path in SOURCES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 named[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not {name: places for name, places in named.items() if len(places) > 1}
@@ -116,7 +119,7 @@ def modules_of(path):
     """Yield every module that a file may import, by its dotted name: by a statement or `import_module`."""
     for _, module, names in imports_of(path):
         yield from (module, *(f"{module}.{name}" for name in names))
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         called = getattr(node, "func", None)
         if getattr(called, "id", getattr(called, "attr", "")) in ("import_module", "__import__"):
             yield from (given.value for given in node.args if isinstance(given, ast.Constant))
@@ -197,7 +200,7 @@ def test_files_are_read_by_one_function():
     found = {
         path.relative_to(ROOT).as_posix()
         for path in SOURCES
-        if any(isinstance(node, ast.Call) and opens_files(node) for node in ast.walk(tree_of(path)))
+        if any(isinstance(node, ast.Call) and opens_files(node) for node in nodes_of(path))
     }
     assert found == READS_ITSELF.keys()
 
@@ -231,7 +234,7 @@ def test_no_broad_except_but_at_the_patcher_s_edge():
     """An exception that leaves the patcher stops ComfyUI's worker for good, so one place there logs it."""
     caught = []
     for path in SOURCES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ExceptHandler) and is_broad(node) and not reraises(node):
                 caught.append(path)
     assert caught == [NODES / "comfy" / "patcher.py"]
@@ -240,7 +243,7 @@ def test_no_broad_except_but_at_the_patcher_s_edge():
 def test_files_and_functions_stay_short():
     for path in SOURCES:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, f"{path} is over 400 lines"
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
 
@@ -271,7 +274,7 @@ def public_functions(body):
 # Still without: to be annotated with the next change to them, and taken off this list.
 def test_public_functions_are_annotated():
     for path in [*ENGINE.rglob("*.py"), *NODES.rglob("*.py")]:
-        for function in public_functions(tree_of(path).body):
+        for function in public_functions(nodes_of(path)[0].body):
             given = function.args
             every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             bare = [one.arg for one in every if one and not one.annotation and one.arg not in ("self", "cls")]
@@ -281,7 +284,7 @@ def test_public_functions_are_annotated():
 
 def imported_optionally(path):
     """Return modules that a file imports on demand; see optional.py."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         is_optional = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_optional"
         if is_optional and isinstance(node.args[0], ast.Constant):
             yield node.args[0].value
@@ -329,7 +332,7 @@ def test_few_modules_name_a_family():
         inside = path.relative_to(ROOT).as_posix().removeprefix("engine/")
         if inside in FAMILY_FILES or inside.startswith("tools/"):
             continue
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             word = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
             if isinstance(word, str) and re.fullmatch(r"v[23](-\w+)?|_?is_v[23]", word):
                 named.append(f"{inside}:{node.lineno}")
@@ -345,7 +348,7 @@ MAY_NAME = {
 
 
 def defined_in(path):
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
@@ -354,7 +357,7 @@ def defined_in(path):
 
 def reached_for(path):
     """Yield attributes except those of `self`, imported names, and strings, by which monkeypatch names things."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
             yield node.attr
         elif isinstance(node, ast.ImportFrom):

@@ -11,7 +11,7 @@ from higgs_tts.engine.tools.arriving import arriving_sentences
 from higgs_tts.tests.speech_servers import Fake, sound_of
 
 TEXT = "Où est-elle? The kettle is on. Good night."
-SAY = [sys.executable, "-m", "engine", "say", "-", "--device", "cpu", "--seed", "3", "--max-frames", "60"]
+SAY = ["say", "-", "--device", "cpu", "--seed", "3", "--max-frames", "60"]
 
 
 def sentences_of(data, size):
@@ -67,7 +67,7 @@ def say(pytestconfig):
     def start(*options):
         running.append(
             subprocess.Popen(
-                [*SAY, *options],
+                [sys.executable, "-m", "engine", *SAY, *options],
                 cwd=pytestconfig.rootpath,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -83,16 +83,28 @@ def say(pytestconfig):
         process.communicate()
 
 
-def test_a_sentence_is_heard_before_the_next_is_complete_and_a_file_has_the_same(say, tmp_path):
+@pytest.fixture
+def say_here(tmp_path, monkeypatch):
+    """say_here(data, *options) -> the exit status of the command in this process, with data on stdin."""
+
+    def run(data, *options):
+        (tmp_path / "stdin").write_bytes(data)
+        with (tmp_path / "stdin").open(encoding="utf-8") as stdin, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            return main([*SAY, *options])
+
+    return run
+
+
+def test_a_sentence_is_heard_before_the_next_is_complete_and_a_file_has_the_same(say, say_here, tmp_path):
     soundfile = pytest.importorskip("soundfile")
     command = say("--out", "-")
-    command.stdin.write(b"The kettle is on. Good")
+    command.stdin.write(b"It is on. Good")
     heard = command.stdout.read(1000)
     assert len(heard) > 0
     rest, errors = command.communicate(b" night.", timeout=300)
     assert command.returncode == 0, errors
-    whole = say("--out", str(tmp_path / "whole.wav"), "--loudness", "as is")
-    whole.communicate(b"The kettle is on. Good night.", timeout=300)
+    assert say_here(b"It is on. Good night.", "--out", str(tmp_path / "whole.wav"), "--loudness", "as is") == 0
     samples, rate = soundfile.read(tmp_path / "whole.wav", dtype="int16")
     streamed = np.frombuffer(heard + rest, "<i2").astype(int)
     assert rate == 24_000 and len(streamed) == len(samples) and np.abs(streamed - samples).max() <= 1
@@ -120,10 +132,10 @@ def test_a_reader_that_goes_ends_it_with_a_sentence(say):
     assert command.stderr.read().splitlines()[-1] == b"error: The program that reads the sound has ended."
 
 
-def test_text_without_words_is_an_error(say):
-    command = say("--out", "-")
-    sound, errors = command.communicate(b"...\n", timeout=300)
-    assert (command.returncode, sound) == (2, b"") and b"There is nothing to speak" in errors
+def test_text_without_words_is_an_error(say_here, capfd):
+    assert say_here(b"...\n", "--out", "-") == 2
+    sound, errors = capfd.readouterr()
+    assert not sound and "There is nothing to speak" in errors
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The guard: bad attempts, their repetition, and the listener's view."""
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -8,11 +9,11 @@ import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.audio.assembly import FADE, Assembly
 from higgs_tts.engine.audio.levels import is_clipped, is_near_silent, longest_silence, spoken_part
-from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.core.sequence import Bounds, Sequence
 from higgs_tts.engine.prompt.lengths import bounds_of
 from higgs_tts.engine.speech import attempts
 from higgs_tts.engine.speech.attempts import Attempts, another, judge, repeats
+from higgs_tts.tests.watched import ending
 
 TEXT = "The first sentence is short. The second one says a little more than that. And the third one ends it."
 PARAMS = SamplingParams(
@@ -122,9 +123,19 @@ def test_the_best_take_is_kept_and_retries_are_bounded():
     assert unjudged.add(asked, silence(4)) == [] and not any(unjudged.flaws)
 
 
+@contextlib.contextmanager
+def opened_with_ends(folder, batch=0):
+    """A tiny engine. Its sequences end after 20 to 32 frames, at others with each seed and number."""
+    with (
+        Engine(EngineConfig(str(folder), device="cpu", context=512, batch=batch)) as opened,
+        ending(opened.loaded.talker, lambda one: 20 + (one.round_keys[:, 0, 0] + 5 * one.sequence_index) % 13),
+    ):
+        yield opened
+
+
 @pytest.fixture(scope="module")
-def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
+def engine(written):
+    with opened_with_ends(written["v3"]) as opened:
         yield opened
 
 
@@ -145,8 +156,11 @@ def next_seed(seed, number=1):
     return another(Sequence([1], params=SamplingParams(seed=seed)), number).params.seed
 
 
-def test_takes_without_flaws_are_not_retried(engine):
-    guarded, plain = engine.speak(TEXT, params=PARAMS), engine.speak(TEXT, params=replace(PARAMS, retries=0))
+def test_takes_without_flaws_are_not_retried():
+    text = "One apple is here. Two apples are there."
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
+        guarded, plain = (opened.speak(text, params=replace(PARAMS, chunk_seconds=2, retries=most)) for most in (2, 0))
+    assert guarded.chunks == 2
     assert guarded.retried == () and torch.equal(guarded.codes, plain.codes) and torch.equal(guarded.wav, plain.wav)
 
 
@@ -222,13 +236,13 @@ def test_heard_sound_is_kept_if_a_listener_cannot_restart(engine, bad):
     assert torch.equal(torch.cat(heard), speech.wav)
 
 
-def test_a_bad_take_that_was_heard_is_not_reused(engine, bad):
+def test_a_bad_take_that_was_heard_is_not_reused(engine, written, bad):
     scene = [Turn("Ann", "One apple is here."), Turn("Ann", "Two apples.")]
     codes = torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(1))
     voices = {"Ann": Voice(codes, "A reference.", "Ann")}
     bad(PARAMS.seed)
     fresh = engine.speak_turns(scene, voices, PARAMS, reuse=False)
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
+    with opened_with_ends(written["v3"]) as opened:
         opened.speak_turns(scene, voices, PARAMS, listener=Listener(on_audio=lambda wav: None))
         later = opened.speak_turns(scene, voices, PARAMS)
         again = opened.speak_turns(scene, voices, PARAMS)
@@ -237,12 +251,12 @@ def test_a_bad_take_that_was_heard_is_not_reused(engine, bad):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 0])
-def test_a_take_does_not_depend_on_the_batch_size(engine, bad, batch):
+def test_a_take_does_not_depend_on_the_batch_size(engine, written, bad, batch):
     codes = torch.randint(0, 1024, (2, 40, 8), generator=torch.Generator().manual_seed(1))
     voices = {name: Voice(one, "A reference.", name) for name, one in zip(("Ann", "Bob"), codes, strict=True)}
     scene = [Turn("Ann", "One apple is here."), Turn("Bob", "Two apples.", seed=9), Turn("Ann", "Three of them.")]
     bad(PARAMS.seed)
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", batch=batch)) as opened:
+    with opened_with_ends(written["v3"], batch) as opened:
         speech = opened.speak_turns(scene, voices, PARAMS)
         again = opened.speak_turns(scene, voices, PARAMS)
     whole = engine.speak_turns(scene, voices, PARAMS, reuse=False)
@@ -253,19 +267,17 @@ def test_a_take_does_not_depend_on_the_batch_size(engine, bad, batch):
 
 def test_speech_that_does_not_end_is_spoken_again(written):
     """Through the whole path: the first attempt never ends, the second does."""
-    with Engine(EngineConfig(model=str(written["v3"]), device="cpu", context=512)) as opened:
-        talker = opened.loaded.talker
-        decode, keys = talker.decode, []
+    keys = []
 
-        def ending(state):
-            decode(state)
-            keys.append(state.sampler.round_keys[0].tolist())
-            ends = keys[-1] != keys[0]
-            state.logits[:, 0, EOC].add_((state.delay.num_generated > 40) * (1e4 if ends else -1e4))
+    def last(sampler):
+        keys.append(sampler.round_keys[0].tolist())
+        return 1000 if keys[-1] == keys[0] else 40
 
-        talker.decode = ending
+    with (
+        Engine(EngineConfig(model=str(written["v3"]), device="cpu", context=512)) as opened,
+        ending(opened.loaded.talker, last),
+    ):
         speech = opened.speak("A few words.", params=SamplingParams(seed=3, max_frames=90))
-        del talker.decode
     assert "limit" in speech.retried[0].flaws[0] and "limit" not in speech.retried[0].flaws[1]
     assert speech.complete and speech.frames < 60
 

@@ -8,6 +8,7 @@ from higgs_tts.engine.core.config import FRAME_RATE
 from higgs_tts.engine.decode.kv_cache import KVCache
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
+from higgs_tts.engine.engines.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import sentence_texts, split_sentences, split_words
 from higgs_tts.engine.voice.voice import voice_of_speech
@@ -197,7 +198,7 @@ def test_a_listener_hears_a_sentence_once_the_next_one_has_begun(engine, speech,
 def test_a_title_s_sentence_is_heard_as_it_comes(engine):
     """Alone, it is over long before the next sentence can be checked."""
     text = "The Letter <|prosody:pause|>\n\nIt came with the last boat of October, in the rain. Nobody had expected it."
-    params = SamplingParams(seed=3, retries=0)
+    params = SamplingParams(seed=3, retries=0, max_frames=75)
     codes = engine.speak(text, params=params).codes
     builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config, engine.planner.card)
     follow = ChunkCheck(engine.loaded.talker, builder, engine.heads(), builder.build(text))
@@ -259,7 +260,7 @@ def by_prefill(monkeypatch):
     return read
 
 
-LINES = [TEXT, "One more thing, said he.", "And then it rained. It went on!", "No. Yes, why not?", "Good, good."]
+LINES = ["She left. Nobody spoke to her.", "One thing.", "And then it rained. It went on!", "No. Yes.", "Good, good."]
 
 
 def judged_again(engine, chunk, codes, voice=None):
@@ -273,10 +274,11 @@ def test_queries_kept_while_speaking_give_the_verdict_of_reading_the_codes_again
     """In rows that others had before, with a voice and with a listener."""
     turns = [Turn(f"A{number}", text) for number, text in enumerate(LINES * 2)]
     params = SamplingParams(seed=4, retries=0)
+    assert len(turns) > CPU_BATCH
     many = engine.speak_turns(turns, {}, params, reuse=False)
     voice = voice_of_speech(speech.codes, TEXT, "own")
     cloned = engine.speak(LINES[2], voice, params)
-    heard = engine.speak(TEXT, params=params, listener=Listener(on_audio=lambda wav: None))
+    heard = engine.speak(LINES[0], params=params, listener=Listener(on_audio=lambda wav: None))
     assert by_prefill == [] and many.unchecked == 0
     for made, own in ((many, None), (cloned, voice), (heard, None)):
         for chunk in made.said:

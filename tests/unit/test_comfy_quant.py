@@ -17,7 +17,7 @@ from higgs_tts.engine.tools.doctor import examine
 from safetensors.torch import load, save_file
 
 CPU = torch.device("cpu")
-PARAMS = SamplingParams(max_frames=40, seed=3, retries=0)
+PARAMS = SamplingParams(max_frames=16, seed=3, retries=0)
 MATRIX = "body.layers.1.mlp.down_proj"
 FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 

@@ -96,7 +96,8 @@ def test_a_folder_that_takes_no_files_is_tried_once(place, monkeypatch, caplog):
     assert len(tried) == 1 and "Access is denied" in caplog.text
 
 
-def test_the_newest_entries_are_kept(place):
+def test_the_newest_entries_are_kept(place, monkeypatch):
+    monkeypatch.setattr(cubin_cache, "MOST", 50)
     saved = [f"key{number}" for number in range(cubin_cache.MOST)] + ["last"]
     for number, key in enumerate(saved):
         cubin_cache.save(key, b"cubin")

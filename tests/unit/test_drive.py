@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.prompts import PendingFill
 from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
+from higgs_tts.tests.watched import ending
 
 TEXTS = ["One apple.", "Two apples are here. And three of them are there.", "Four."]
 PARAMS = SamplingParams(max_frames=40, seed=3, chunk_seconds=2.5, retries=0)
@@ -51,8 +52,12 @@ def calls_of(engine, rows):
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+def engine(written):
+    """A tiny one. The chunks of a text end at different frames."""
+    with (
+        Engine(EngineConfig(str(written["v3"]), device="cpu", context=1024)) as engine,
+        ending(engine.loaded.talker, lambda sampler: 15 + 7 * sampler.sequence_index % 12),
+    ):
         yield engine
 
 
@@ -140,8 +145,8 @@ def test_a_free_row_goes_to_the_caller_with_the_fewest(engine, voice):
     assert set(order[:2]) == set(short) and order[2] is long
 
 
-def test_a_closed_engine_is_a_clear_error():
-    engine = Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512))
+def test_a_closed_engine_is_a_clear_error(written):
+    engine = Engine(EngineConfig(str(written["v3"]), device="cpu", context=512))
     with pytest.raises(HiggsError, match="not open"), engine.decoding():
         pass
     engine.open()

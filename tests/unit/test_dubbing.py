@@ -358,10 +358,10 @@ def engine():
 
 
 LINES = [
-    ("Ann", "The morning was cold and clear, and the harbour lay quite still."),
-    ("Bob", "Nobody had told the old man that the last boat was gone."),
-    ("Ann", "He waited for a while, and then he walked slowly home again."),
-    ("Bob", "It was long before anybody saw him down there again."),
+    ("Ann", "The morning was cold and clear."),
+    ("Bob", "Nobody had told the old man."),
+    ("Ann", "He waited there for a while."),
+    ("Bob", "It was long before he came."),
 ]
 
 
@@ -395,7 +395,7 @@ def test_real_speech_is_made_to_fit(engine):
 
 def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
     soundfile = pytest.importorskip("soundfile")
-    film = mix_speech(speak_cues(engine, read_cues(subtitles(1.5)).cues).sounds, 30.0)
+    film = mix_speech(speak_cues(engine, read_cues(subtitles(1.5)).cues).sounds, 15.0)
     soundfile.write(tmp_path / "film.wav", film.T.numpy(), SAMPLE_RATE)
     (tmp_path / "film.srt").write_bytes(subtitles(1.5).encode("utf-16"))
     out, srt = tmp_path / "dub.wav", tmp_path / "dub.srt"
@@ -405,15 +405,16 @@ def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "4 cues: " in told and "Bob: " in told and str(out) in told
     wav, rate = soundfile.read(out)
-    assert (rate, len(wav)) == (SAMPLE_RATE, 30 * SAMPLE_RATE) and abs(wav).max() > 0.05
+    assert (rate, len(wav)) == (SAMPLE_RATE, 15 * SAMPLE_RATE) and abs(wav).max() > 0.05
     assert [one.turns[0].speaker for one in read_cues(srt.read_text(encoding="utf-8")).cues] == [
         who for who, _ in LINES
     ]
-    soundfile.write(tmp_path / "silent.wav", 0 * film[0, : 20 * SAMPLE_RATE].numpy(), SAMPLE_RATE)
+    soundfile.write(tmp_path / "silent.wav", 0 * film[0, : 8 * SAMPLE_RATE].numpy(), SAMPLE_RATE)
+    (tmp_path / "film.srt").write_text("1\n0:01 --> 0:02\nAnn: One.\n\n2\n0:03 --> 0:04\nBob: Two.\n", encoding="utf-8")
     assert main([*command, "--film", str(tmp_path / "silent.wav")]) == 0
     assert "warning: the film has no clear second of Bob" in capsys.readouterr().err
     wav, _ = soundfile.read(out)
-    assert len(wav) >= 20 * SAMPLE_RATE, "as long as the film"
+    assert len(wav) >= 8 * SAMPLE_RATE, "as long as the film"
     assert main([*command, "--script", "a.txt"]) == 2 and "only one of them" in capsys.readouterr().err
     assert main([*command, "--codes", str(tmp_path / "a.npy")]) == 2
     missing = ["say", "--device", "cpu", "--srt-in", str(tmp_path / "no.srt"), "--out", str(out)]

@@ -16,6 +16,7 @@ from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.core.codes import BOC
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import FAMILIES
+from higgs_tts.tests.watched import ending
 
 has = {name: hasattr(transformers, name) for name in ("Qwen3Model", "HiggsAudioV2ForConditionalGeneration")}
 TEXT = "Hello there. It is 3.14 past noon."
@@ -213,14 +214,8 @@ def test_cancel_leaves_the_engine_usable(engine):
 def test_speech_that_ends_by_itself_is_reported_complete(engine):
     """A head that prefers the end code after a while."""
     state = engine.loaded.runner().state
-    decode = engine.loaded.talker.decode
-
-    def ending(state):
-        decode(state)
-        state.logits[:, 0, 1025].add_((state.delay.num_generated > 30) * 1e4)
-
-    engine.loaded.talker.decode = ending
-    speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
+    with ending(engine.loaded.talker, lambda _: 30):
+        speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
     assert speech.stopped == "end of speech" and speech.how == "torch ops, eager"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
     assert (speech.codes < BOC).all() and bool(state.delay.ended[0])

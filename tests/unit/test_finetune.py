@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import json
-import shutil
+import re
 import warnings
 
 import numpy as np
@@ -32,13 +32,20 @@ CPU = torch.device("cpu")
 PARAMS = TrainParams(steps=4, learning_rate=1e-3, rank=2)
 
 
+# Clips, and the seconds that their first sentences take.
+FIRST = {"amber": 2.2, "nora": 2.1, "henry": 2.6, "sky": 2.3, "jack": 2.4, "marcus": 2.9}
+
+
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory):
     """Six clips of two to three seconds, with their words."""
+    soundfile = pytest.importorskip("soundfile")
     folder = tmp_path_factory.mktemp("clips")
-    for name in ("amber", "nora", "ruth", "sky", "jack", "marcus"):
-        shutil.copy(BUILT_IN_CLIPS / f"{name}.flac", folder)
-        shutil.copy(BUILT_IN_CLIPS / f"{name}.txt", folder)
+    for name, seconds in FIRST.items():
+        wav, rate = soundfile.read(BUILT_IN_CLIPS / f"{name}.flac")
+        soundfile.write(folder / f"{name}.flac", wav[: int(seconds * rate)], rate)
+        (sentence, *_) = re.split(r"(?<=[.!]) ", (BUILT_IN_CLIPS / f"{name}.txt").read_text(encoding="utf-8"))
+        (folder / f"{name}.txt").write_text(sentence, encoding="utf-8")
     return folder
 
 
@@ -58,6 +65,7 @@ def trials(monkeypatch):
     told = [Trial(1.0, None)]
 
     def spoken(self, adapter, strength, on_frame):
+        on_frame(0, 1)
         made = told[0] if adapter is None or len(told) == 1 else told.pop(0)
         return dataclasses.replace(made, strength=strength)
 
@@ -240,12 +248,14 @@ def test_texts_are_spoken_again_until_there_are_words_enough(clips, tmp_path, mo
     assert long.text.startswith(cut) and len(cut) == 40
 
 
-def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path):
+def test_a_model_that_expects_the_codes_elsewhere_is_refused(written, clips, quick, tmp_path, monkeypatch):
     """Random weights expect them nowhere."""
+    monkeypatch.setattr(audition, "WORDS", 1)
+    monkeypatch.setattr(audition, "TOO_LONG", 0.1)
     with pytest.raises(HiggsError, match="expects these clips' codes 1 positions later"):
         train_voice(config(written["v3"]), clips, tmp_path / "voice.safetensors", PARAMS)
     with Engine(config(EMBEDDED)) as engine:  # the embedded one expects them where they are
-        one = engine.speak("Good morning.", params=SamplingParams(max_frames=60)).codes
+        one = engine.speak("Good morning.", params=SamplingParams(max_frames=40, retries=0)).codes
     made = Engine(config(EMBEDDED))
     row = make_row(made.planner.prompts, FAMILIES["v3"], Utterance("one", "Good morning.", one), None)
     given = made.checkpoint, made.config, made.device, made.dtype, row.tokens.tolist(), 1, 1.0
@@ -282,7 +292,7 @@ def test_the_embedded_model_learns_and_speaks_with_it(clips, quick, tmp_path):
     assert settings["target_modules"] == sorted("q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split())
     card = (report.out / "README.md").read_text(encoding="utf-8")
     assert "6 clips" in card and "library_name: peft" in card and "amber" not in card
-    params = SamplingParams(max_frames=60, retries=0)
+    params = SamplingParams(max_frames=20, retries=0)
     heard = []
     for strength in (0.0, 1.0):
         with Engine(config(EMBEDDED, adapters=(Adapter(str(report.out), strength),))) as engine:
@@ -370,11 +380,11 @@ def test_held_out_clips_are_never_references_of_learned_ones(clips, quick, tmp_p
     assert ids <= order.vocabulary()
 
 
-def test_the_terminal_trains(clips, quick, tmp_path, capsys, monkeypatch):
+def test_the_terminal_trains(written, clips, quick, trials, tmp_path, capsys):
     out = tmp_path / "anna.safetensors"
     (clips / "bad.wav").write_bytes(b"")
     try:
-        assert main(["train", str(clips), "--model", str(EMBEDDED), "--device", "cpu", "--out", str(out),
+        assert main(["train", str(clips), "--model", str(written["v3"]), "--device", "cpu", "--out", str(out),
                      "--steps", "1", "--rank", "1"]) == 0  # fmt: skip
     finally:
         (clips / "bad.wav").unlink()
@@ -384,7 +394,7 @@ def test_the_terminal_trains(clips, quick, tmp_path, capsys, monkeypatch):
     assert out.is_file() and out.with_suffix(".json").is_file() and out.with_suffix(".md").is_file()
 
 
-def test_a_stopped_run_tells_how_to_continue(clips, quick, tmp_path, capsys, monkeypatch):
+def test_a_stopped_run_tells_how_to_continue(clips, quick, trials, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Network, "learn", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["train", str(clips), "--device", "cpu", "--out", str(tmp_path / "a.safetensors"), "--steps", "1"]) != 0
     assert "Run the same command again to continue." in capsys.readouterr().err

@@ -21,7 +21,7 @@ from higgs_tts.tests.traced import tracing
 from safetensors.torch import save_file
 
 CPU = torch.device("cpu")
-PARAMS = SamplingParams(max_frames=40, seed=3, retries=0)
+PARAMS = SamplingParams(max_frames=16, seed=3, retries=0)
 KINDS = {"f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_k": Q4_K}
 
 

@@ -19,7 +19,7 @@ from higgs_tts.engine.prompt.chunking import split_sentences, split_text
 from higgs_tts.engine.prompt.hints import TextCheck
 from higgs_tts.engine.prompt.tags import TAGS, TextGuard, after_first_word
 
-MANY = 300_000
+MANY = 100_000
 GUARD = TextGuard([*TAGS, "<think>", "[PAD]"], False, "the tokenizer")
 SCRIPTS = {
     "a declared voice with spaces": f"A = x{' ' * MANY}y",

@@ -1,5 +1,6 @@
 """Long text through the engine: batched sequences, in the text's order, and all memory freed afterwards."""
 
+import contextlib
 import weakref
 
 import pytest
@@ -8,7 +9,6 @@ from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, Samplin
 from higgs_tts.engine.audio.assembly import FADE
 from higgs_tts.engine.codec import waveform
 from higgs_tts.engine.codec.stream import InlineWindows
-from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
@@ -16,8 +16,9 @@ from higgs_tts.engine.engines import device_decoder
 from higgs_tts.engine.engines.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
+from higgs_tts.tests.watched import ending
 
-PARAMS = SamplingParams(seed=3, max_frames=40, chunk_seconds=3, retries=0)
+PARAMS = SamplingParams(seed=3, max_frames=20, chunk_seconds=3, retries=0)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
 LINES = 7
 
@@ -30,26 +31,15 @@ def folder(request, written):
 @pytest.fixture
 def opened(folder):
     """opened(batch) -> an open engine whose sequences end at different frames; the fourth one never does."""
-    engines = []
+    ends = torch.tensor([16, 13, 9, 1000, 14, 0, 12])
+    with contextlib.ExitStack() as stack:
 
-    def make(batch=0):
-        engine = Engine(EngineConfig(model=folder, device="cpu", context=1024, batch=batch))
-        engine.open()
-        engines.append(engine)
-        talker = engine.loaded.talker
-        decode, ends = talker.decode, torch.tensor([18, 30, 9, 1000, 25, 0, 12])
+        def make(batch=0):
+            engine = stack.enter_context(Engine(EngineConfig(model=folder, device="cpu", context=1024, batch=batch)))
+            stack.enter_context(ending(engine.loaded.talker, lambda sampler: ends[sampler.sequence_index % LINES]))
+            return engine
 
-        def ending(state):
-            decode(state)
-            state.logits[:, 0, EOC].add_((state.delay.num_generated > ends[state.sampler.sequence_index % LINES]) * 1e4)
-
-        talker.decode = ending
-        return engine
-
-    yield make
-    for engine in engines:
-        del engine.loaded.talker.decode
-        engine.close()
+        yield make
 
 
 def a_voice():
@@ -61,7 +51,7 @@ def a_voice():
 def test_codes_and_sound_do_not_depend_on_the_batch_size(opened, voice):
     alone = opened(batch=1).speak(TEXT, voice, PARAMS)
     assert alone.chunks == LINES and "at a time" not in alone.how
-    assert "40 frames" in alone.stopped and "chunk 4 of 7" in alone.stopped
+    assert "20 frames" in alone.stopped and "chunk 4 of 7" in alone.stopped
     most = LINES if voice else LINES - 1  # without a voice the first is spoken alone
     assert most <= CPU_BATCH
     for batch, rows in ((2, 2), (3, 3), (0, most)):
@@ -109,7 +99,7 @@ def test_chunks_are_short_enough_for_the_context(opened, monkeypatch, voice):
     prompts, build = [], PromptBuilder.build
     monkeypatch.setattr(PromptBuilder, "build", lambda self, said, *others, **more: (
         prompts.append((said, build(self, said, *others, **more))), prompts[-1][1])[1])  # fmt: skip
-    engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=150))
+    engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=9, retries=0))
     chunks = [(said, len(prompt)) for said, prompt in prompts]
     assert "".join("".join(said for said, _ in chunks).split()) == "".join(text.split())
     assert max(map(estimate_frames, split_text(text, 120))) > engine.planner.context, "as asked for, they would not fit"
@@ -128,16 +118,16 @@ def test_a_first_chunk_used_as_voice_is_at_most_ten_seconds(folder, voice):
 
 def test_a_first_chunk_that_runs_on_leaves_room_for_the_others(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
-        speech = engine.speak(TEXT, params=SamplingParams(chunk_seconds=3))
+        speech = engine.speak(TEXT, params=SamplingParams(chunk_seconds=3, retries=0))
     assert speech.chunks == LINES and "context" in speech.stopped
 
 
 def test_a_full_context_and_the_frame_limit_are_reported_differently(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=256)) as engine:
-        speech = engine.speak("No end.", params=SamplingParams(max_frames=1000))
+        speech = engine.speak("No end.", params=SamplingParams(max_frames=1000, retries=0))
         assert "context" in speech.stopped and "256" in speech.stopped
         assert "did not end" in speech.warnings[-1], "there was time for these two words many times over"
-        limited = engine.speak("No end.", params=SamplingParams(max_frames=speech.frames))
+        limited = engine.speak("No end.", params=SamplingParams(max_frames=speech.frames, retries=0))
         assert "frame limit" in limited.stopped and "context" not in limited.warnings[-1]
         with pytest.raises(HiggsError, match=r"context.*chunk_seconds") as refusal:
             engine.speak("There is more text here than fits. " * 40, params=SamplingParams(chunk_seconds=0))
@@ -230,7 +220,7 @@ def test_a_batch_that_ends_early_leaves_nothing_behind(opened, monkeypatch, left
             super().step()
 
     def stop(count):
-        if count > 30:
+        if count > 15:
             raise Stop
 
     monkeypatch.setattr(model_runner, "ModelRunner", Watched)

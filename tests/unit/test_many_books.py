@@ -5,7 +5,7 @@ from higgs_tts.engine import terminal
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.tools.book_places import book_places
 
-COMMON = ["--device", "cpu", "--max-frames", "60", "--retries", "0"]
+COMMON = ["--device", "cpu", "--max-frames", "10", "--retries", "0"]
 
 
 @pytest.fixture

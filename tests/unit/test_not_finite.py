@@ -112,7 +112,7 @@ def test_values_after_a_row_s_end_are_ignored(bench, small, family):
 def test_the_engine_stays_usable_after_the_error(written, family, is_traced, value, text):
     """With a voice, whose prefix is cached between calls."""
     voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
-    params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
+    params, heard = SamplingParams(seed=7, max_frames=12, chunk_seconds=2.0), []
     engine = Engine(EngineConfig(model=str(written[family]), device="cpu", context=512))
     with engine:
         expected = engine.speak(text, voice, params)

@@ -14,7 +14,7 @@ from higgs_tts.tests.port_files import EMBEDDING, HEAD, with_head, write_port
 from safetensors.torch import load, save_file
 
 CPU = torch.device("cpu")
-PARAMS = SamplingParams(max_frames=24, seed=5, retries=0)
+PARAMS = SamplingParams(max_frames=12, seed=5, retries=0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,18 @@
 """Scheduling sequences into few rows: which sequence is in which row, and when."""
 
+import contextlib
 import dataclasses
 import itertools
 import random
 
 import pytest
 import torch
-from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode import prompts
 from higgs_tts.engine.decode import scheduler as scheduler_module
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Scheduler
+from higgs_tts.tests.watched import ending
 
 ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each sequence finds its end
 ALL = range(len(ENDS))
@@ -27,26 +28,25 @@ def family(request):
 def scheduled(bench, small, family):
     """make(rows, params, indexes, ...) -> a Scheduler of these sequences, each with its own prompt and end."""
 
-    def make(rows, params=SAMPLED, indexes=ALL, ends=True, context=320, alone=False, **options):
-        room = bench(family, batch=rows, context=context)
-        sequences = [
-            dataclasses.replace(small.prompt(room.config, seed=index, frames=3 + 2 * index), index=index, params=params)
-            for index in indexes
-        ]
-        decode, after = room.talker.decode, torch.tensor(ENDS)
+    with contextlib.ExitStack() as stack:
 
-        def ending(state):
-            decode(state)
-            state.logits[:, 0, EOC].add_((state.delay.num_generated >= after[state.sampler.sequence_index] + 1) * 1e4)
+        def make(rows, params=SAMPLED, indexes=ALL, ends=True, context=320, alone=False, **options):
+            room = bench(family, batch=rows, context=context)
+            sequences = [
+                dataclasses.replace(
+                    small.prompt(room.config, seed=index, frames=3 + 2 * index), index=index, params=params
+                )
+                for index in indexes
+            ]
+            if ends:
+                after = torch.tensor(ENDS)
+                stack.enter_context(ending(room.talker, lambda sampler: after[sampler.sequence_index]))
+            run = Scheduler(room, **options)
+            run.add(*sequences, alone=alone)
+            run.sequences, run.room = sequences, room
+            return run
 
-        if ends:
-            room.talker.decode = ending
-        run = Scheduler(room, **options)
-        run.add(*sequences, alone=alone)
-        run.sequences, run.room = sequences, room
-        return run
-
-    return make
+        yield make
 
 
 def steps_of(run):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from higgs_tts.engine import Adapter, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.engines import engine as engine_module
 from higgs_tts.engine.tools.arguments import make_parser
 from higgs_tts.engine.tools.engine_choice import named_loras
 from higgs_tts.engine.tools.tiny import write_tiny
@@ -23,8 +24,16 @@ from higgs_tts.engine.serve import speaker as speaking  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running_loop  # noqa: E402
 
 KINDS = {"anna": "plain", "ben": "embedding", "cleo": "whole"}  # the second has a head of its own
-SHORT = {"input": "One apple.", "max_new_tokens": 8, "retries": 0, "response_format": "pcm"}
+SHORT = {"input": "One apple.", "max_new_tokens": 3, "retries": 0, "response_format": "pcm"}
 SEEDS = range(5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_probe():
+    """Nothing asks for the times of words here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "PROBE_FRAMES", 8)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +139,7 @@ def test_models_are_listed_and_unknown_adapters_refused(served):
 def test_texts_of_a_batch_and_of_a_stream_have_their_own_adapters(served, spoken):
     port = served[0]
     items = [{"input": SHORT["input"], "model": f"embedded:{name}"} for name in (*KINDS, "dora")]
-    body = {"response_format": "pcm", "seed": 2, "max_new_tokens": 8, "retries": 0, "items": items}
+    body = {"response_format": "pcm", "seed": 2, "max_new_tokens": 3, "retries": 0, "items": items}
     results = json.loads(ask(port, path="/v1/audio/speech/batch", body=body)[2])["results"]
     assert [one["status"] for one in results] == ["success"] * 3 + ["error"]
     assert len({one["audio_data"] for one in results[:3]}) == 3
@@ -141,7 +150,7 @@ def test_texts_of_a_batch_and_of_a_stream_have_their_own_adapters(served, spoken
             aiohttp.ClientSession() as session,
             session.ws_connect(f"http://127.0.0.1:{port}/v1/audio/speech/stream") as caller,
         ):
-            fields = {"model": f"embedded:{name}", "seed": 2, "max_new_tokens": 8, "retries": 0, "stream_audio": True}
+            fields = {"model": f"embedded:{name}", "seed": 2, "max_new_tokens": 3, "retries": 0, "stream_audio": True}
             await caller.send_json({"type": "session.config", **fields})
             await caller.send_json({"type": "input.text", "text": SHORT["input"]})
             await caller.send_json({"type": "input.done"})

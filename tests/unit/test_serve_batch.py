@@ -16,7 +16,7 @@ from higgs_tts.engine.serve.batch import read_batch
 from higgs_tts.engine.serve.calls import BadCall, read_call
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
 from higgs_tts.tests.published import published_wheel
-from higgs_tts.tests.speech_servers import ask, error_of, running
+from higgs_tts.tests.speech_servers import ask, error_of, running, wait_for
 
 BATCH = "/v1/audio/speech/batch"
 SHORT = {"seed": 3, "max_new_tokens": 40, "retries": 0}
@@ -225,8 +225,6 @@ def test_a_leaving_caller_frees_all_rows():
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             head = f"POST {BATCH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            while speaker.speaking < 4:
-                pass
-        while speaker.speaking:
-            pass
+            wait_for(lambda: speaker.speaking >= 4)
+        wait_for(lambda: not speaker.speaking)
         assert ask(port, body={**SHORT, "input": "One apple."})[0] == 200

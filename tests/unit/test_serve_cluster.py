@@ -20,7 +20,7 @@ from higgs_tts.engine.engines.remote.connections import Connections
 from higgs_tts.engine.serve.cluster.seats import Seat
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
 from higgs_tts.tests.ray_workers import ray_workers
-from higgs_tts.tests.speech_servers import ask, error_of, running
+from higgs_tts.tests.speech_servers import ask, error_of, running, wait_for
 
 CONFIG = EngineConfig(str(EMBEDDED), device="cpu", context=1024)
 CALLERS = 6
@@ -61,13 +61,6 @@ def served(cluster, tmp_path):
 def health(port):
     status, _, body = ask(port, "GET", "/health")
     return status, json.loads(body)
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.05)
 
 
 def all_run(port):
@@ -116,7 +109,7 @@ def busy(cluster):
 
 def test_health_lists_the_workers(served, cluster):
     port, _ = served
-    wait_until(lambda: all_run(port))
+    wait_for(lambda: all_run(port))
     status, told = health(port)
     assert status == 200 and told["status"] == "healthy"
     assert [one["device"] for one in told["workers"]] == ["CPU"] * 2
@@ -128,14 +121,14 @@ def test_a_worker_dies_and_each_caller_hears_all_of_its_sound_once(served, clust
     port, _ = served
 
     def kill_one():
-        wait_until(lambda: len(busy(cluster)) == 2)
+        wait_for(lambda: len(busy(cluster)) == 2)
         time.sleep(0.3)
         kill(cluster, busy(cluster)[0])
 
     answers = at_once([body_of(number) for number in range(CALLERS)], port, kill_one)
     assert [answer[0] for answer in answers] == [200] * CALLERS
     assert all(same(answer[2], expected) for answer, expected in zip(answers, undisturbed, strict=True))
-    wait_until(lambda: all_run(port))
+    wait_for(lambda: all_run(port))
 
 
 def test_a_worker_that_died_while_nothing_was_spoken_is_back_for_the_next_call(cluster, undisturbed, tmp_path):
@@ -143,17 +136,17 @@ def test_a_worker_that_died_while_nothing_was_spoken_is_back_for_the_next_call(c
         assert same(ask(port, body=body_of(0))[2], undisturbed[0])
     kill(cluster, cluster.seats.all[0])
     with running(cluster, tmp_path) as (port, _):
-        wait_until(lambda: [one["state"] for one in health(port)[1]["workers"]] == ["starting", "running"])
+        wait_for(lambda: [one["state"] for one in health(port)[1]["workers"]] == ["starting", "running"])
         answers = at_once([body_of(number) for number in range(CALLERS)], port)
         assert all(same(answer[2], expected) for answer, expected in zip(answers, undisturbed, strict=True))
-        wait_until(lambda: all_run(port))
+        wait_for(lambda: all_run(port))
 
 
 def test_with_no_worker_left_each_caller_is_told_so_and_later_ones_are_served(
     served, cluster, undisturbed, monkeypatch
 ):
     port, speaker = served
-    wait_until(lambda: all_run(port))
+    wait_for(lambda: all_run(port))
     long = {"input": "It goes on and on. " * 20, "max_new_tokens": 2000}
     with monkeypatch.context() as patched, socket.create_connection(("127.0.0.1", port), timeout=120) as raw:
         patched.setattr(Seat, "died", lambda seat, error: seat.give_up(" Ray's reason: the machine is gone."))
@@ -165,7 +158,7 @@ def test_with_no_worker_left_each_caller_is_told_so_and_later_ones_are_served(
         assert b"200 OK" in heard
 
         def kill_all():
-            wait_until(lambda: len(busy(cluster)) == 2 and speaker.speaking == 3)
+            wait_for(lambda: len(busy(cluster)) == 2 and speaker.speaking == 3)
             kill(cluster)
 
         bodies = [body_of(0, stream=False, **long), body_of(1, stream_format="sse", **long)]
@@ -182,7 +175,7 @@ def test_with_no_worker_left_each_caller_is_told_so_and_later_ones_are_served(
         reason = "Ray's reason: the machine is gone."
         assert told["workers"] == [{"state": "lost", "reason": reason}] * 2
     assert same(ask(port, body=body_of(0))[2], undisturbed[0]) and speaker.broken is None
-    wait_until(lambda: all_run(port))
+    wait_for(lambda: all_run(port))
 
 
 def add_voice(port, name):
@@ -196,7 +189,7 @@ def add_voice(port, name):
 
 def test_a_voice_that_is_added_is_spoken_by_all_workers(served, cluster):
     port, _ = served
-    wait_until(lambda: all_run(port))
+    wait_for(lambda: all_run(port))
     add_voice(port, b"mine")
     calls = 'higgs_tts_calls_total{path="/v1/higgs-tts/chunk",status="200"}'
     before = {seat: metric(seat, calls) for seat in cluster.seats.all}
@@ -209,13 +202,13 @@ def test_a_voice_waits_for_a_worker(cluster, tmp_path):
     kill(cluster)
     with running(cluster, tmp_path) as (port, _):
         add_voice(port, b"mine")
-        wait_until(lambda: all_run(port))
+        wait_for(lambda: all_run(port))
 
 
 def test_a_voice_is_made_by_another_worker_if_one_dies(cluster, tmp_path):
     with running(cluster, tmp_path) as (port, _):
         assert ask(port, body=body_of(0))[0] == 200  # the workers stay in the session for a while
-        wait_until(lambda: all_run(port))
+        wait_for(lambda: all_run(port))
         for seat in cluster.seats.all:
             os.kill(seat.about.process, signal.SIGSTOP)
         adding = threading.Thread(target=add_voice, args=(port, b"mine"))
@@ -224,4 +217,4 @@ def test_a_voice_is_made_by_another_worker_if_one_dies(cluster, tmp_path):
         kill(cluster)
         adding.join(120)
         assert b'"mine"' in ask(port, "GET", "/v1/audio/voices")[2]
-        wait_until(lambda: all_run(port))
+        wait_for(lambda: all_run(port))

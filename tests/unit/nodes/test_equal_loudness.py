@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+from dataclasses import replace
 
 import pytest
 import soundfile
@@ -14,15 +16,15 @@ from higgs_tts.tests.measured import noise_floor, true_peak
 
 TEXTS = [
     "The lamp is lit.",
-    "Nobody came home.",
-    "It rained all night.",
-    "Open the window, please!",
-    "She carried the oil upstairs.",
+    "Nobody came.",
+    "It rained.",
+    "Open it, please!",
+    "She went up.",
     "What was that?",
-    "He laughed, and then he stopped.",
-    "Two coins for bread.",
-    "The river was cold.",
-    "Good night, and sleep well.",
+    "He laughed.",
+    "Two coins.",
+    "The river.",
+    "Good night.",
 ]
 FRESH = {"loudness": "-20 LUFS", "max_frames": 120, "retries": 0, "check": False, "seed": 3}
 pytestmark = pytest.mark.slow
@@ -36,8 +38,15 @@ def engine():
 
 @pytest.fixture(scope="module")
 def voices(engine) -> list[Voice]:
-    clips = sorted(BUILT_IN_CLIPS.glob("*.flac"))
-    return [engine.encode_voice(*read_clip(clips[at % len(clips)]), None, str(at)) for at in range(len(TEXTS))]
+    clips = [read_clip(clip) for clip in sorted(BUILT_IN_CLIPS.glob("*.flac"))]
+    made = [engine.encode_voice(wav[..., : 3 * rate], rate) for wav, rate in clips]
+    return [replace(made[at % len(made)], name=str(at)) for at in range(len(TEXTS))]
+
+
+@pytest.fixture(scope="module")
+def book_codes(tmp_path_factory):
+    """The folder of codes of a book that was spoken before: another loudness asks for no other ones."""
+    return tmp_path_factory.mktemp("book") / "spoken"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +56,7 @@ def patchers():
 
 
 @pytest.fixture
-def spoken(load_module, engine, voices, patchers, tmp_path):
+def spoken(load_module, engine, voices, patchers, book_codes, tmp_path):
     """spoken(node, **settings) -> the waves [n] of the ten texts."""
     patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")
     patchers.append(patcher)
@@ -63,7 +72,7 @@ def spoken(load_module, engine, voices, patchers, tmp_path):
         if name == "Speak":
             return alone("speak", "HiggsTTSSpeak", lambda at, text: text, **settings)
         if name == "Dialogue":
-            return alone("dialogue", "HiggsTTSDialogue", lambda at, text: f"{at}: {text}\n{at}: {text}", **settings)
+            return alone("dialogue", "HiggsTTSDialogue", lambda at, text: f"{at}: {text}\n{at}: Yes.", **settings)
         if name == "Subtitles":
             cue = "1\n00:00:01,000 --> 00:00:04,000\n"
             return alone("subtitles", "HiggsTTSSubtitles", lambda at, text: f"{cue}{text}\n", **settings)
@@ -77,8 +86,12 @@ def spoken(load_module, engine, voices, patchers, tmp_path):
             files = [tmp_path / "output" / "lines" / f"{at}.wav" for at in range(len(TEXTS))]
         else:
             text = "# Ten\n\n" + "\n\n".join(f"## {at}\n\n{text}" for at, text in enumerate(TEXTS))
+            folder = tmp_path / "output" / "book"
+            if book_codes.is_dir():
+                shutil.copytree(book_codes, folder / "spoken")
             load_module("book").HiggsTTSBook.execute(patcher, text=text, format="wav", **FRESH | settings)
-            files = sorted((tmp_path / "output" / "book").glob("*.wav"))
+            shutil.copytree(folder / "spoken", book_codes, dirs_exist_ok=True)
+            files = sorted(folder.glob("*.wav"))
         return [torch.from_numpy(soundfile.read(file, dtype="float32")[0])[None] for file in files]
 
     return run

@@ -151,6 +151,12 @@ def test_what_is_said_is_told_at_its_place_with_its_entry(look):
     assert look("At $1,234,567.")["seconds"] > look("At one.")["seconds"] + 2
 
 
+@pytest.fixture(scope="module")
+def embedded():
+    with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
+        yield engine
+
+
 LOU = "Ben: Hi. At 5. [sighs] No.\n<Grandma Lou> Yes, <b>at 7</b>.\n{}\nGrandma Lou: Bye.\nBen: Bye."
 
 
@@ -172,13 +178,12 @@ LOU = "Ben: Hi. At 5. [sighs] No.\n<Grandma Lou> Yes, <b>at 7</b>.\n{}\nGrandma 
         ("[Ben|loud] Now.", {"[Ben|loud] "}),
     ],
 )
-def test_the_help_reads_a_script_as_the_run_does(look, line, marked):
+def test_the_help_reads_a_script_as_the_run_does(look, embedded, line, marked):
     script = LOU.format(line)
     told = look(script, "script")
-    with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
-        dialogue = read_dialogue(script, knows_tag=engine.planner.knows_tag)
-        quick = SamplingParams(max_frames=2, retries=0, check=False)
-        warnings = [*engine.speak_turns(dialogue.turns, params=quick).warnings, *dialogue.warnings]
+    dialogue = read_dialogue(script, knows_tag=embedded.planner.knows_tag)
+    quick = SamplingParams(max_frames=2, retries=0, check=False)
+    warnings = [*embedded.speak_turns(dialogue.turns, params=quick).warnings, *dialogue.warnings]
     assert {script[hint["start"] : hint["stop"]] for hint in told["hints"]} == {"[sighs]", "<b>", "</b>", *marked}
     text = "\n".join(turn.text for turn in dialogue.turns)
     for hint in told["hints"]:
