@@ -27,7 +27,7 @@ def philox(words: torch.Tensor, keys: torch.Tensor, product: torch.Tensor) -> No
     """
     even, odd = words[:, :, 0::2], words[:, :, 1::2]
     first, third = even.unbind(2)
-    halves = [tensor.unbind(2) for tensor in (product, odd)]  # take turns as the products, which the next round adds
+    halves = [tensor.unbind(2) for tensor in (product, odd)]  # take the products in turn; the last ones go to `odd`
     for key in keys.view(-1, ROUNDS, 1, 2, 1).unbind(1):
         torch.mul(third, _MULTIPLIERS[1], out=halves[0][0])
         torch.mul(first, _MULTIPLIERS[0], out=halves[0][1])
