@@ -27,7 +27,7 @@ test: lint $(FLOOR)/.ready
 	$(PY) -m pytest $(TWO)
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(TWO) $(LIBRARY_TESTS)
 
-# What a change breaks most often, in three minutes on two quiet cores.
+# What a change breaks most often, in six minutes on two quiet cores.
 fast: lint
 	$(PY) -m pytest $(TWO) -m "not slow and not matrix"
 
