@@ -109,7 +109,7 @@ class DecodeState:
     def sample(self, *, on_host: bool = False) -> None:
         """Sample logits -> the step's output, counters, end flags, and the cache slots of the next position.
 
-        No sync, no allocation, and masks instead of branches on data, but for `on_host`, see `Sampler.sample`.
+        Unless `on_host` (see `Sampler.sample`), no sync, no allocation, and masks instead of branches on data.
         """
         family, delay, sampler = self.family, self.delay, self.sampler
         delay.suppress(sampler.suppress_specials, sampler.suppressed, ends_early=family.ends_on_any_codebook)

@@ -179,7 +179,9 @@ class TestFiles:
         shutil.copy(adapter / "adapter_config.json", settings)
         seen = []
         for alpha in (8, 64):
-            settings.write_text(json.dumps(json.loads(settings.read_text(encoding="utf-8")) | {"lora_alpha": alpha}))
+            settings.write_text(
+                json.dumps(json.loads(settings.read_text(encoding="utf-8")) | {"lora_alpha": alpha}), encoding="utf-8"
+            )
             for name in ("~/anna.safetensors", str(tmp_path / "anna.safetensors")):
                 seen.append(Engine(EngineConfig(base, device="cpu", adapters=(Adapter(name),))).fingerprint)
         assert seen[0] == seen[1] != seen[2] == seen[3]
@@ -225,7 +227,7 @@ class TestFiles:
 def altered(adapter, to, tensors=None, **settings):
     shutil.copytree(adapter, to)
     path = to / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **settings}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **settings}), encoding="utf-8")
     if tensors is not None:
         save_file(tensors, to / "adapter_model.safetensors")
     return to

@@ -318,7 +318,9 @@ def test_the_terminal_warns_about_ambiguous_scripts(tmp_path, capsys, voices):
     told = capsys.readouterr().err
     assert "warning: Ann and Bob have only one line each." in told
     assert 'warning: "(whispering)" was left out for Bob: the model has not learned <|style:whispering|>.' in told
-    srt.write_text("1\n0:01 --> 0:02\nAnn: One.\n\n2\n0:02 -> 0:03\nBob: Two.\n\n3\n0:03 --> 0:04\nBob: Three.\n")
+    srt.write_text(
+        "1\n0:01 --> 0:02\nAnn: One.\n\n2\n0:02 -> 0:03\nBob: Two.\n\n3\n0:03 --> 0:04\nBob: Three.\n", encoding="utf-8"
+    )
     assert main(["say", "--srt-in", str(srt), "--voice", str(ann), *how]) == 0
     told = capsys.readouterr().err
     assert "warning: Cue 2 (line 6) was left out: " in told and "warning: --voice was not used" in told

@@ -60,7 +60,10 @@ def test_a_head_apart_does_not_need_the_config_s_word(written, tmp_path):
     """Trainers keep tie_word_embeddings true after they have trained the two apart."""
     head = changed_head(written["v3"])
     folder = with_head(written["v3"], tmp_path / "apart", head)
-    assert json.loads((folder / "config.json").read_text())["audio_encoder_config"]["tie_word_embeddings"] is True
+    assert (
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))["audio_encoder_config"]["tie_word_embeddings"]
+        is True
+    )
     assert "differs from the code embedding" in examine(folder).as_text()
     tensors = load_talker(inspect(folder), CPU, torch.float32)
     assert torch.equal(tensors["head_codes"], head.float())
