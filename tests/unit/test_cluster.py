@@ -23,6 +23,7 @@ from higgs_tts.engine.engines.remote.server import Kind, Server
 from higgs_tts.engine.engines.remote.server_pool import ServerPool, ServerSource
 from higgs_tts.engine.engines.remote.wire import CHUNK, VOICE, Wire
 from higgs_tts.engine.serve.cluster.worker import About, Worker
+from higgs_tts.engine.serve.speaker import SpeakerThread
 from higgs_tts.engine.speech.drive import speak
 from higgs_tts.engine.speech.speech_input import SpeechInput
 
@@ -52,9 +53,19 @@ class TestWorker:
     """A single worker, without Ray."""
 
     @pytest.fixture(autouse=True)
-    def _thawed(self):
+    def _ended(self, monkeypatch):
+        """End what otherwise ends with a worker's process: its speaker, and what it left out of collections."""
+        speakers = []
+
+        def begin(*args, **given):
+            speakers.append(SpeakerThread(*args, **given))
+            return speakers[-1]
+
+        monkeypatch.setattr("higgs_tts.engine.serve.serve.SpeakerThread", begin)
         yield
-        gc.unfreeze()  # what the process of a worker leaves out of collections
+        for speaker in speakers:
+            speaker.close()
+        gc.unfreeze()
 
     def test_a_worker_serves_its_engine_to_whoever_has_the_key_of_the_run(self, config, alone):
         pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
