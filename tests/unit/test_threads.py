@@ -68,6 +68,15 @@ def test_an_error_puts_the_threads_back():
 
 
 @pytest.mark.usefixtures("three_threads")
+def test_an_inner_call_leaves_the_limit_of_the_outer_one():
+    with one_thread():
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize("first_out", [0, 1])
 def test_two_overlapping_calls_restore_the_threads(first_out):
     """Two overlapping calls, each in a thread of its own, whichever ends first."""
