@@ -30,6 +30,7 @@ BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript 
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer clips make cloning unstable; each second takes 25 context positions
 SILENCE_PEAK = 1e-4
+_UNKNOWN = 1 << 62  # libsndfile gives a FLAC stream without a length more samples
 
 
 def _mono(wav: Wave) -> torch.Tensor:
@@ -70,7 +71,7 @@ class _Bytes(io.BytesIO):
 
 @contextmanager
 def _opened(file: Path | BinaryIO) -> Iterator[Any]:
-    """Open a file with soundfile. Yields None if it cannot: others are left to PyAV."""
+    """Open a file with soundfile. Yields None if it cannot, or if the length is unknown: others are left to PyAV."""
     try:
         given = path_for_c(file) if isinstance(file, Path) else file
         sound = import_optional("soundfile", "SoundFile")(given)  # imported lazily, so the pack works without it
@@ -78,7 +79,7 @@ def _opened(file: Path | BinaryIO) -> Iterator[Any]:
         yield None
     else:
         with sound:
-            yield sound
+            yield sound if sound.frames < _UNKNOWN else None
 
 
 @contextmanager

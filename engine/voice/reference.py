@@ -139,5 +139,7 @@ def _echo(seconds: float) -> ClipCheck:
 
 def _cut_peaks(wav: torch.Tensor) -> int:
     """Return how often samples of wav [C, S] or [S] stay at full scale or above."""
+    if wav.shape[-1] < _RUN:
+        return 0
     full = (wav.detach().abs() >= _FULL).unfold(-1, _RUN, 1).all(-1).int()
     return int((full.diff(dim=-1) > 0).sum())

@@ -91,6 +91,10 @@ def test_a_clip_that_cannot_become_a_voice_has_one_check(wav, name, told):
     assert (check.name, check.verdict) == (name, "poor") and told in check.advice
 
 
+def test_a_clip_of_two_samples_is_checked():
+    assert clip_checks(torch.full((1, 2), 0.5), 2)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -102,6 +102,19 @@ def test_what_browsers_record_without_a_length_is_read(suffix, options, tmp_path
         read_clip(path)
 
 
+def test_a_flac_stream_without_a_length_is_read(tmp_path):
+    """As FFmpeg writes into a pipe: its header has no number of samples."""
+    pytest.importorskip("av", reason="PyAV is not installed")
+    data = bytearray(data_of("flac"))
+    data[21] &= 0xF0
+    data[22:26] = bytes(4)
+    (tmp_path / "a.flac").write_bytes(data)
+    wav, rate = read_clip(tmp_path / "a.flac")
+    assert wav.shape[1] == AMBER.shape[1] and rate == RATE
+    assert clip_seconds(tmp_path / "a.flac") == pytest.approx(AMBER.shape[1] / RATE)
+    assert decode_clip(bytes(data))[0].shape == wav.shape
+
+
 @pytest.mark.parametrize("suffix", PACKED)
 def test_a_long_clip_is_refused_before_all_of_it_is_decoded(suffix, tmp_path):
     (tmp_path / f"a.{suffix}").write_bytes(packed(suffix, np.tile(AMBER[0], 6)))

@@ -31,6 +31,10 @@ def test_resampling_equals_torchaudio_if_it_loads(rate, to, shape):
     assert torch.equal(resample(wav, rate, to), wanted)
 
 
+def test_no_sound_stays_no_sound():
+    assert resample(torch.zeros(2, 0), 44_100, 24_000).shape == (2, 0)
+
+
 def test_a_tone_keeps_its_pitch_and_too_high_ones_vanish():
     def tone(hz, rate):
         return torch.sin(2 * torch.pi * hz * torch.arange(rate, dtype=torch.float64) / rate).float()
