@@ -104,10 +104,17 @@ class Decoder(Protocol):
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:
-    """Run a future's work now, unless it was cancelled. HiggsError and out-of-memory errors become the future's."""
+    """Run a future's work now, unless it was cancelled. Its errors become the future's: others' work goes on.
+
+    Those that are not HiggsError or out-of-memory are wrapped, such as that of a codec file that was moved.
+    """
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(work())
     except (HiggsError, torch.cuda.OutOfMemoryError) as error:
         future.set_exception(error)
+    except (RuntimeError, OSError, ValueError) as error:
+        wrapped = HiggsError(f"{type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        future.set_exception(wrapped)

@@ -253,6 +253,20 @@ def test_server_faults_are_not_blamed_on_the_clip(served, monkeypatch):
     assert answer[0] == 500 and error_of(answer)["message"] == "transformers is missing."
 
 
+def test_any_error_of_a_clip_is_that_of_its_call_alone(served, monkeypatch):
+    """Such as that of a codec whose folder was moved while the server runs."""
+    clip = base64.b64encode((BUILT_IN_CLIPS / "oliver.flac").read_bytes()).decode()
+    body = {**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "A third text."}
+
+    def gone(*given):
+        raise FileNotFoundError(2, "No such file or directory", "codec.safetensors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, "open_encoder", gone)
+        assert ask(served[0], body=body)[0] == 500
+    assert ask(served[0], body=body)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
