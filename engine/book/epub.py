@@ -126,14 +126,19 @@ class _EpubReader:
     def _parts(
         self, documents: list[tuple[str, Document]], contents: dict[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[Paragraph]]]:
-        """Yield (title, paragraphs) between entries of the contents, or of each document if there are none."""
-        title, paragraphs = "", []
+        """Yield (title, paragraphs) between entries of the contents, or of each document if there are none.
+
+        The title of a document without text, such as a picture of it, is that of the next one.
+        """
+        title, paragraphs, before = "", [], ""
         for name, document in documents:
             starts = {at: label for anchor, at in document.anchors.items() if (label := contents.get((name, anchor)))}
             if (name, "") in contents:
                 starts[0] = contents[name, ""]
             elif not contents:
                 starts[0] = next((one.text for one in document.paragraphs if one.level), "")
+            starts = {0: before, **starts} if before else starts
+            before = starts.get(0, "") if not document.paragraphs else ""
             for at, paragraph in enumerate(document.paragraphs):
                 if at in starts:
                     yield title, paragraphs

@@ -3,7 +3,7 @@
 import pytest
 from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations
 from higgs_tts.engine.book.text import is_heading
-from higgs_tts.tests.epub_files import COVER, DOCUMENTS, PACKAGE, epub
+from higgs_tts.tests.epub_files import COVER, DOCUMENTS, NAV, PACKAGE, epub
 
 HEADING = " [pause 1.5]"
 
@@ -258,6 +258,15 @@ def test_an_epub_2_is_read(tmp_path):
     package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "")
     book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
     assert chapters_of(book) == SPOKEN
+
+
+def test_a_title_that_is_a_picture_is_that_of_the_next_document(tmp_path):
+    """Even if all titles are, so that no document with text is in the contents."""
+    package = PACKAGE.replace('<itemref idref="a"/>', '<itemref idref="n"/><itemref idref="a"/>')
+    nav = NAV.replace("text/a%20b.xhtml", "text/notes.xhtml")
+    picture = '<body><p><img src="one.png" alt=""/></p></body>'
+    files = {"OEBPS/book.opf": package, "OEBPS/nav.xhtml": nav, "OEBPS/text/notes.xhtml": picture}
+    assert chapters_of(read_book(epub(tmp_path / "book.epub", **files))) == SPOKEN
 
 
 def test_an_epub_without_contents_has_one_chapter_per_file(tmp_path):
