@@ -32,11 +32,13 @@ def pauses_of(wav: torch.Tensor) -> tuple[int, int, list[tuple[int, int]]]:
 def word_spans(starts: Sequence[float], wav: torch.Tensor) -> list[tuple[int, int]]:
     """Return the (start, stop) samples of each word of a chunk in its wav [n].
 
-    starts: of each word in samples, as found from its frames. The first word starts where the speech does.
+    starts: of each word in samples, as found from its frames. The first word starts where the speech does. Words that
+    start after the sound, since nobody said them, share its end.
     """
     first, last, pauses = pauses_of(wav)
     begins, ends = [first], []
-    for at in map(round, starts[1:]):
+    for left, begin in zip(range(len(starts) - 1, 0, -1), starts[1:], strict=True):
+        at = min(round(begin), len(wav) - left * _SHORTEST)
         near = [
             (start, stop)
             for start, stop in pauses

@@ -193,6 +193,15 @@ def test_other_letters_are_not_matched():
     assert token_shares(["a", "b"], "a b", [(0, 1)]) is None
 
 
+def test_words_that_start_after_the_sound_share_its_end():
+    """The path gives words that nobody said frames of a silence that was trimmed."""
+    _, wav = spoken(WORDS, STARTS, FRAMES, PAUSES)
+    spans = word_spans([*(start * FRAME for start in STARTS[:-3]), len(wav) - 10, len(wav), len(wav) + 3 * FRAME], wav)
+    assert spans[-3:] == [(len(wav) - FRAME * part // 2, len(wav) - FRAME * (part - 1) // 2) for part in (3, 2, 1)]
+    for start, stop in word_spans([0.0, 50.0, 60.0], wav[:FRAME]):
+        assert 0 <= start <= stop <= FRAME
+
+
 def test_a_word_ends_before_a_pause_and_the_last_with_the_sound():
     _, wav = spoken(WORDS, STARTS, FRAMES, [(0, 4), *PAUSES, (80, 85)])
     spans = word_spans([(start + 0.5) * FRAME for start in STARTS], wav)
