@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import os
 import sys
@@ -149,17 +150,23 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
         )
     pronunciations, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
     texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]
-    with engine_or_servers(args) as engine:
-        on_audio = None if outputs else to_stdout
-        texts = map(pronunciations.apply, texts)
-        spoken = speak_arriving(engine, texts, _own_voice(engine, args), params, args.scene, on_audio)
-    if not spoken:
-        raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
-    for warning in dict.fromkeys(str(one) for speech in spoken for one in (*speech.warnings, *speech.doubts)):
-        print(f"warning: {warning}", file=sys.stderr)
-    if outputs:
-        outputs.write(torch.cat([speech.wav for speech in spoken]), str)
-        print(outputs.summary)
+    spoken, left_out = [], []
+    try:
+        with engine_or_servers(args) as engine:
+            what = map(pronunciations.apply, texts), _own_voice(engine, args), params, args.scene
+            for speech in speak_arriving(engine, *what, None if outputs else to_stdout, left_out):
+                spoken.append(speech)
+        if not spoken:
+            raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
+    finally:  # an error, or an interrupt, loses nothing of what was spoken before
+        starts = itertools.accumulate((speech.seconds for speech in spoken), initial=0.0)
+        doubts = [doubt.moved(at) for speech, at in zip(spoken, starts, strict=False) for doubt in speech.doubts]
+        warnings = [*left_out, *(warning for speech in spoken for warning in speech.warnings)]
+        for warning in (*dict.fromkeys(warnings), *doubts):
+            print(f"warning: {warning}", file=sys.stderr)
+        if outputs and spoken:
+            outputs.write(torch.cat([speech.wav for speech in spoken]), str)
+            print(outputs.summary)
     return 0
 
 

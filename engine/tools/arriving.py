@@ -68,19 +68,24 @@ def speak_arriving(
     params: SamplingParams,
     scene: str | None,
     on_audio: Callable[[torch.Tensor], None] | None,
-) -> list[SpeechResult]:
-    """Speak texts one after another, each as soon as it is there, in one voice.
+    left_out: list[str],
+) -> Iterator[SpeechResult]:
+    """Speak texts one after another, each as soon as it is there, in one voice. Yields what was said of each.
 
     Without a voice, the first 3 seconds of speech become the voice of the rest. on_audio(wav [n]): sound as it comes.
+    left_out: gets the reasons why nothing is said of a text.
     """
-    spoken, following = [], SessionVoice(voice, most_reference_frames(engine.planner.context))
+    following = SessionVoice(voice, most_reference_frames(engine.planner.context))
     for number, text in enumerate(texts):
+        reasons: list[str] = []
+        if not engine.planner.prompts.is_spoken(text, reasons.append):
+            left_out += reasons
+            continue
         voices = {} if following.current is None else {"": following.current}
         turn = Turn("", text, occurrence=number)
         speech = engine.speak_turns([turn], voices, params, scene, Listener(on_audio=on_audio), reuse=False, even=False)
         following.hear(speech)
-        spoken.append(speech)
-    return spoken
+        yield speech
 
 
 def to_stdout(wav: torch.Tensor) -> None:

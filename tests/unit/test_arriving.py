@@ -1,12 +1,16 @@
 """`say -`: text that arrives on stdin, spoken here or on a server, into a file or stdout."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from higgs_tts.engine import Engine, HiggsError
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.files.plain_text import tell
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.tools.arriving import arriving_sentences
 from higgs_tts.tests.speech_servers import Fake, sound_of
 
@@ -108,6 +112,42 @@ def test_a_sentence_is_heard_before_the_next_is_complete_and_a_file_has_the_same
     samples, rate = soundfile.read(tmp_path / "whole.wav", dtype="int16")
     streamed = np.frombuffer(heard + rest, "<i2").astype(int)
     assert rate == 24_000 and len(streamed) == len(samples) and np.abs(streamed - samples).max() <= 1
+
+
+def test_a_doubt_is_told_with_its_time_in_the_whole(say_here, tmp_path, capfd, monkeypatch):
+    """Even if the same words are lost twice."""
+    lost = Verdict("attention", (0,), (Passage((0, 1), (0, 9), (Doubt("missing", "on.", (2, 3), (9, 9)),)),))
+    speak = Engine.speak_turns
+
+    def forgets(engine, *args, **given):
+        speech = speak(engine, *args, **given)
+        return replace(speech, said=tuple(replace(one, verdict=lost) for one in speech.said))
+
+    monkeypatch.setattr(Engine, "speak_turns", forgets)
+    assert say_here(b"It is on. It is on.", "--out", str(tmp_path / "whole.wav"), "--loudness", "as is") == 0
+    told = [line for line in capfd.readouterr().err.splitlines() if "on." in line]
+    first, second = (re.fullmatch(r'warning: At 0:(\d\d\.\d), "on\." is not heard\.', line) for line in told)
+    assert 0 < float(first[1]) < float(second[1]) - 0.5, told
+
+
+def test_what_the_model_cannot_speak_is_left_out_and_named(say_here, tmp_path, capfd, written):
+    out, model = tmp_path / "whole.wav", str(written["v2"])
+    assert say_here(b"It is on.\n<|sfx:laughter|>\nGood night.", "--out", str(out), "--model", model) == 0
+    assert "<|sfx:laughter|>" in capfd.readouterr().err and out.is_file()
+
+
+def test_an_error_keeps_what_was_spoken_before(say_here, tmp_path, capfd, monkeypatch):
+    speak = Engine.speak_turns
+
+    def fails(engine, turns, *args, **given):
+        if "night" in turns[0].text:
+            raise HiggsError("The GPU is lost.")
+        return speak(engine, turns, *args, **given)
+
+    monkeypatch.setattr(Engine, "speak_turns", fails)
+    out = tmp_path / "whole.wav"
+    assert say_here(b"It is on. Good night.", "--out", str(out)) == 2
+    assert out.stat().st_size > 10_000 and capfd.readouterr().err.splitlines()[-1] == "error: The GPU is lost."
 
 
 def test_a_server_speaks_each_sentence_as_it_is_complete(say):
