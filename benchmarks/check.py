@@ -262,7 +262,7 @@ def judged_by(method: str, engine: Engine, texts: list, spliced: list, cases: li
         "planted": kinds,
         "within_half_a_second_pct": round(100 * near / found, 1) if method == "attention" else None,
         "false_per_1000_words": round(1000 * false / words, 2),
-        "not_checked": speech.unchecked,
+        "not_checked": speech.checked.count(False),
     }
 
 
@@ -369,7 +369,7 @@ def cost(given: argparse.Namespace):
             "voice": f"cost of {given.shape or 'embedded'}, {given.rows} rows, {given.device}",
             "chunks": len(turns), "words": sum(len(one.split()) for one in passages), "frames": speech.frames,
             "on_s": [round(one, 3) for one in taken[True]], "off_s": [round(one, 3) for one in taken[False]],
-            "cost_pct": round(100 * (on - off) / off, 2), "checked": speech.chunks - speech.unchecked,
+            "cost_pct": round(100 * (on - off) / off, 2), "checked": speech.checked.count(True),
         }  # fmt: skip
         save(given, [row], engine)
 

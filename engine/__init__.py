@@ -83,7 +83,8 @@ from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.said import SaidText
 from .prompt.script import Turn
-from .speech.result import Retried, SpeechResult, SpokenTurn, duration
+from .speech.note import note_of, read_note
+from .speech.result import Retried, SpeechResult, SpokenTurn, duration, outcome
 from .speech.speech_input import Listener
 from .voice.clip import (
     BUILT_IN_CLIPS,

@@ -19,7 +19,10 @@ from ..engine import (
     SpeechResult,
     Voice,
     Word,
+    note_of,
+    outcome,
     read_lines,
+    read_note,
     turn_to_srt,
     words_by_turn,
     words_json,
@@ -279,18 +282,20 @@ def _write(
 
     takes: one for each turn of the speech. timed: the words of each, if known. hidden: the node's.
     """
-    made, numbers = {}, []
+    made, notes, numbers = {}, {}, []
     for number, (spoken, take) in enumerate(zip(speech.turns, takes, strict=True)):
         if take.file in wanted and spoken.is_spoken:
             kind, speaker = take.file.rpartition(".")[2], take.row.speaker
             tags = {"title": take.row.id, **({"artist": speaker} if speaker else {}), **workflow_tags(kind, hidden)}
             made[take.file] = take.fingerprint, audio.turn_file(speech, number, kind, tags)
+            alone = speech.turn(number)
+            notes[take.file] = note_of(alone.doubts, alone.checked)
             beside = subtitles_of(take.file)
             if subtitles or beside in files.listed:  # keeps an existing SRT file in step with the sound
                 size, own = (srt_words, timed[number]) if timed else (0, None)
                 made[beside] = _form(take, size), turn_to_srt(speech, number, own, size).encode()
             numbers.append(number)
-    files.put(made)
+    files.put(made, notes)
     return numbers
 
 
@@ -303,11 +308,11 @@ def _report(
     wanted: set[str],
     speech: SpeechResult | None,
 ) -> str:
-    """Return the info output: totals, warnings, the state of each row, and details of the speech."""
+    """Return the info output: totals, how all rows came out, warnings, each row's state, and details of the speech."""
     of: dict[str, list[LineTake]] = {}  # by row id
     for take in planned.takes:
         of.setdefault(take.row.id, []).append(take)
-    became, told = Counter(), []
+    became, told, doubts, checked = Counter(), [], {}, []
     for row in rows:
         made = [take for take in of.get(row.id, ()) if files.has(take.file, take.fingerprint)]
         if not made:
@@ -317,6 +322,9 @@ def _report(
             state = "spoken" if take.file in wanted else "unchanged"
             became[state] += 1
             told.append(f"{row.id}: {files.seconds(take.file):.2f} s, {take.file}, {state}")
+            found, known = read_note(files.notes.get(take.file))
+            doubts |= {f"{take.file}: {doubt}": doubt for doubt in found}
+            checked += known
     totals = ", ".join(f"{became[state]} {state}" for state in ("spoken", "unchanged", "skipped") if became[state])
     lead = [f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {files.folder}: {totals}."]
     theirs = [file for take in planned.takes for file in (take.file, subtitles_of(take.file))]
@@ -325,8 +333,11 @@ def _report(
         lead.append(f"Kept {len(others)} files from earlier runs that match no row ({names}).")
     warnings = (*warnings, *filter(None, [files.damage]), *files.changed)
     if speech is not None:
-        return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])
-    return "\n".join([*lead, *(f"Warning: {warning}" for warning in warnings), *told, f"Model: {model.model.label}"])
+        found = outcome(doubts.values(), checked), doubts
+        return "\n".join([*lead, describe(speech, model.model.label, warnings, *told, found=found)])
+    lead += [outcome(doubts.values(), checked)] if checked else []
+    warned = (f"Warning: {warning}" for warning in (*warnings, *doubts))
+    return "\n".join([*lead, *warned, *told, f"Model: {model.model.label}"])
 
 
 def _single(name: str, values: Sequence[Any] | Mapping[str, Any], several: str) -> Any:

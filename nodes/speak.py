@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -217,14 +217,21 @@ def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> 
     return speech
 
 
-def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *more: str) -> str:
-    """Return the info output of one speech. more: the node's own lines."""
+def describe(
+    speech: SpeechResult,
+    model: str,
+    warnings: tuple[str, ...] = (),
+    *more: str,
+    found: tuple[str, Iterable[object]] | None = None,
+) -> str:
+    """Return the info output of one speech. more: the node's own lines. found: outcome and doubts, if not its own."""
+    end, doubts = found or (speech.outcome, speech.doubts)
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     chunks += f" ({speech.reused} reused)" if speech.reused else ""
     peak = f" Peak memory: {speech.peak_bytes / 1e9:.1f} GB." if speech.peak_bytes else ""
     return info(
-        [f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {speech.outcome}"],
-        (*warnings, *speech.warnings, *map(str, speech.doubts)),
+        [f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {end}"],
+        (*warnings, *speech.warnings, *map(str, doubts)),
         speech.spoken_again,
         more,
         model,

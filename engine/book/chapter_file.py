@@ -19,7 +19,7 @@ from ..audio.pcm import HIGHEST, to_int16
 from ..core.config import SAMPLE_RATE
 from ..files.whole_file import replacing
 from ..prompt.cues import Cue
-from ..speech.result import DoubtfulWords, SpeechResult, SpokenTurn
+from ..speech.result import DoubtfulWords, SpeechResult
 from ..speech.subtitles import cues_of
 from ..words.cues import sentences_of, words_by_turn
 from ..words.word import Word, moved
@@ -48,22 +48,13 @@ def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) ->
     stops = [0, *(turn.stop for turn in speech.turns)]
     gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
     gaps[0] += tail
-    sentences = cues_of(speech) if words is None else sentences_of(speech, words)
-    cues = [(cue, round(cue.start * SAMPLE_RATE)) for cue in sentences]
-    within = [[_shifted(cue, turn) for cue, at in cues if turn.start <= at < turn.stop] for turn in speech.turns]
-    timed = [[] for _ in speech.turns] if words is None else words_by_turn(speech, words)
-    wavs = [speech.wav[turn.start : turn.stop] for turn in speech.turns]
-    spans = [(turn.start / SAMPLE_RATE, turn.stop / SAMPLE_RATE) for turn in speech.turns]
-    doubts = [[one.moved(-start) for one in speech.doubts if start <= one.start < stop] for start, stop in spans]
-    chunks = [(chunk.start, chunk.verdict is not None) for chunk in speech.said if chunk.is_spoken]
-    checked = [[own for at, own in chunks if turn.start <= at < turn.stop] for turn in speech.turns]
-    return list(map(TurnSpeech, gaps, wavs, within, timed, doubts, checked))
-
-
-def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
-    """Shift a cue by whole samples, so the result does not depend on the turn's place in a batch."""
-    start, stop = ((round(time * SAMPLE_RATE) - turn.start) / SAMPLE_RATE for time in (cue.start, cue.stop))
-    return replace(cue, start=start, stop=stop)
+    by_turn = None if words is None else words_by_turn(speech, words)
+    parts = []
+    for number, gap in enumerate(gaps):
+        own, timed = speech.turn(number), [] if by_turn is None else by_turn[number]
+        cues = cues_of(own) if by_turn is None else sentences_of(own, timed)
+        parts.append(TurnSpeech(gap, own.wav, cues, timed, [*own.doubts], own.checked))
+    return parts
 
 
 class ChapterFile:

@@ -20,6 +20,7 @@ from ..files.file_list import FileList, sole_writer, write_errors, write_file
 from ..files.whole_file import read_whole, replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
+from ..speech.note import note_of, read_note
 from ..speech.result import DoubtfulWords, Retried, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, srt_of
@@ -93,6 +94,7 @@ class _Narration:
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
+        self._spoken = 0  # chunks, in this run
         self._how = ""
         self._frames = self._peak = 0  # decoded in this run; peak bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # the one being written
@@ -130,21 +132,16 @@ class _Narration:
             self._how or "none, as all speech was reused",
             self._peak,
             tuple(doubts),
-            outcome(len(doubts), checked.count(False), len(checked)),
+            outcome([doubt for _, doubt in doubts], checked),
         )
 
     def _checks(self) -> tuple[list[tuple[str, DoubtfulWords]], list[bool]]:
         """Return the doubts of all chapters, and for each chunk if its words were checked."""
         doubts, checked = [], []
         for one in self._chapters:
-            try:
-                note = self._files.notes[self._names(one)[0]]
-                own = [DoubtfulWords(**doubt) for doubt in note["doubts"]]
-                "".join(map(str, own))  # fails now if the list is damaged
-                checked += map(bool, note["checked"])
-            except (KeyError, TypeError, ValueError):  # made before notes were kept, or damaged
-                own, checked = [], [*checked, False]
-            doubts += [(one.chapter.title or one.name, doubt) for doubt in own]
+            found, known = read_note(self._files.notes.get(self._names(one)[0]))
+            doubts += [(one.chapter.title or one.name, doubt) for doubt in found]
+            checked += known
         return doubts, checked
 
     def _names(self, one: PlannedChapter) -> list[str]:
@@ -218,7 +215,8 @@ class _Narration:
 
         speech = self._say(turns, self._params, on_frame)
         self._before += size
-        self._retried += speech.retried
+        self._retried += [replace(one, chunk=self._spoken + one.chunk) for one in speech.retried]
+        self._spoken += speech.chunks
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
@@ -244,7 +242,7 @@ class _Narration:
     def _finish(self, one: PlannedChapter, file: ChapterFile):
         with write_errors(self._sound(one)):
             file.finish()
-            self._drop_words(self._sound(one))
+            self._drop_words(self._names(one)[0])
         sound, subtitles, *words = self._names(one)
         most = self._settings.srt_words
         cues = lines_of(file.words, most) if most else file.cues
@@ -254,7 +252,7 @@ class _Narration:
             write_file(self._folder / name, words_json(file.words).encode())
         for name in (sound, subtitles, *words):
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
-        self._files.notes[sound] = {"doubts": list(map(asdict, file.doubts)), "checked": file.checked}
+        self._files.notes[sound] = note_of(file.doubts, file.checked)
         self._files.write()
         self._tell_file(one, True, file.loudness)
 
@@ -273,10 +271,12 @@ class _Narration:
         self._warnings |= dict.fromkeys(self._files.keep_changed(name for name in names if "/" not in name))
         self._files.forget(names)
 
-    def _drop_words(self, sound: Path):
-        """Delete unwanted words of an earlier text beside a sound that is made again."""
+    def _drop_words(self, sound: str):
+        """Delete unwanted words of an earlier text beside a sound that is made again, unless the user edited them."""
         if not self._settings.words:
-            sound.with_name(f"{sound.name.rpartition('.')[0]}.{WORDS}").unlink(missing_ok=True)
+            name = f"{sound.rpartition('.')[0]}.{WORDS}"
+            self._forget([name])
+            (self._folder / name).unlink(missing_ok=True)
 
     @property
     def _bound(self) -> str:
@@ -302,7 +302,7 @@ class _Narration:
         tags = Tags(self._book.title, self._book.title, self._book.author, 0, self._book.details)
         with write_errors(path), replacing(path) as partial:
             bind(partial, parts, tags)
-            self._drop_words(path)
+            self._drop_words(self._bound)
         for name, text in zip(names[1:], (srt_of(cues), words_json(words)), strict=False):
             write_file(self._folder / name, text.encode())
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}

@@ -17,15 +17,16 @@ from ..engines.speech_api import SpeechAPI
 from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
+from ..prompt.speakers import most_reference_frames
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from ..speech.result import DoubtfulWords, SpeechResult, outcome
+from ..speech.result import DoubtfulWords, SpeechResult, SpokenTurn, outcome
 from ..speech.speech_input import Listener
-from ..voice.voice import Voice
+from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of, words_by_turn
 from ..words.word import Word, moved
 from .timeline import Timeline
 
-_GROUP = 256  # cues whose speech is held in all its stages at once
+GROUP = 256  # cues whose speech is held in all its stages at once
 _BETWEEN = 0.15  # seconds between two speakers of one cue
 _FAST = 1.25  # ratio to the slot, above which the very fast tag is used
 _NOTHING = 1.03  # inaudible speed-up, not worth another take
@@ -58,7 +59,7 @@ class CueSpeech:
     warnings: tuple[str, ...]
     timed: tuple[tuple[Word, ...], ...] = ()  # words of each of the sounds, if asked for
     doubts: tuple[DoubtfulWords, ...] = ()
-    unchecked: int = 0  # chunks whose words were not checked
+    checked: tuple[bool, ...] = ()  # for each chunk that is heard, if its words were checked
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -66,7 +67,7 @@ class CueSpeech:
 
     @property
     def outcome(self) -> str:
-        return outcome(len(self.doubts), self.unchecked, sum(part.chunks for part in self.parts))
+        return outcome(self.doubts, self.checked)
 
     @property
     def frames(self) -> int:
@@ -108,11 +109,16 @@ def speak_cues(
 
 
 class _CueSound(NamedTuple):
-    """A cue's speech [n], its words if asked for, and its doubts."""
+    """A cue's speech [n], its words if asked for, its doubts, and for each chunk if its words were checked."""
 
     wav: torch.Tensor
     words: list[Word]
     doubts: list[DoubtfulWords]
+    checked: list[bool]
+
+    @property
+    def faults(self) -> tuple[int, int]:
+        return self.checked.count(False), len(self.doubts)
 
 
 class _CueRun:
@@ -129,9 +135,9 @@ class _CueRun:
         self._options = options
         self._engine, self._voices, self._params, self._fit = engine, dict(voices), params, fit
         self._wants_words = words
+        self._own: dict[str, Voice] = {}  # of speakers who got none, as they said only one chunk
         self._on_frame, self._done, self._ahead = listener and listener.on_frame, 0, 0
         self._parts: list[SpeechResult] = []
-        self._unchecked = 0
 
     def all(self, cues: Sequence[CueTurns]) -> CueSpeech:
         if not (with_words := [cue for cue in cues if cue.turns]):
@@ -143,10 +149,11 @@ class _CueRun:
                 f"{srt_time(MOST_FILM_SECONDS)}. Correct its times, or split the file."
             )
         warnings = self._check()
-        timeline, spoken, sounds, timed, doubts = Timeline(with_words, self._fit), [], [], [], []
+        timeline, spoken, sounds, timed = Timeline(with_words, self._fit), [], [], []
+        doubts, checked = [], []
         self._ahead = sum(_frames(cue) for cue in with_words)
-        for first in range(0, len(with_words), _GROUP):
-            group = with_words[first : first + _GROUP]
+        for first in range(0, len(with_words), GROUP):
+            group = with_words[first : first + GROUP]
             self._ahead -= sum(map(_frames, group))
             slots = [timeline.slot(first + at) for at in range(len(group))]
             for cue, slot, (sound, at_first, pace) in zip(group, slots, self._group(group, slots), strict=True):
@@ -161,12 +168,13 @@ class _CueRun:
                 sounds.append((place.start, wav))
                 timed.append(tuple(moved(sound.words, place.start, place.tempo)))
                 doubts += [doubt.moved(place.start, place.tempo) for doubt in sound.doubts]
+                checked += sound.checked
         warnings += [warning for part in self._parts for warning in part.warnings]
         spoken_cues = iter(spoken)
         every = tuple(next(spoken_cues) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
         parts = tuple(self._parts)
         shown = tuple(dict.fromkeys(warnings))
-        return CueSpeech(every, tuple(sounds), parts, shown, tuple(timed), tuple(doubts), self._unchecked)
+        return CueSpeech(every, tuple(sounds), parts, shown, tuple(timed), tuple(doubts), tuple(checked))
 
     def _check(self) -> list[str]:
         """Return a warning for each requested feature that is not available here."""
@@ -189,8 +197,10 @@ class _CueRun:
                     again[at] = pace
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
         for (at, pace), sound in zip(again.items(), self._say(faster) if faster else [], strict=True):
-            if len(sound.wav) < len(spoken[at][0].wav):
-                spoken[at] = sound, spoken[at][1], pace
+            first, seconds, _ = spoken[at]
+            if len(sound.wav) < len(first.wav) and sound.faults <= first.faults:  # not by losing words
+                spoken[at] = sound, seconds, pace
+        self._voices = self._own | self._voices
         return spoken
 
     def _say(self, cues: Sequence[Sequence[Turn]]) -> list[_CueSound]:
@@ -205,23 +215,32 @@ class _CueRun:
         self._done += speech.frames
         self._voices |= speech.voices  # speakers keep the voices they got
         timed = words_by_turn(speech, self._engine.words(speech)) if self._wants_words else [[]] * len(turns)
-        spans, gap = iter(zip(speech.turns, timed, strict=True)), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
+        spans, gap = iter(enumerate(timed)), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
         sounds = []
         for cue in cues:
-            wavs, words, doubts = [gap[:0]], [], []
-            for span, own in itertools.islice(spans, len(cue)):
-                if span.is_spoken:
+            wavs, words, doubts, checked = [gap[:0]], [], [], []
+            for number, own in itertools.islice(spans, len(cue)):
+                if speech.turns[number].is_spoken:
                     wavs += [gap] if len(wavs) > 1 else []
-                    at, start, stop = (size / SAMPLE_RATE for size in (sum(map(len, wavs)), span.start, span.stop))
+                    at, turn = sum(map(len, wavs)) / SAMPLE_RATE, speech.turn(number)
                     words += moved(own, at)
-                    doubts += [one.moved(at - start) for one in speech.doubts if start <= one.start < stop]
-                    wavs.append(speech.wav[span.start : span.stop].cpu())
-            sounds.append(_CueSound(torch.cat(wavs), words, doubts))
-        self._unchecked += speech.unchecked
+                    doubts += [one.moved(at) for one in turn.doubts]
+                    checked += turn.checked
+                    wavs.append(turn.wav.cpu())
+                    self._keep_voice(speech, speech.turns[number])
+            sounds.append(_CueSound(torch.cat(wavs), words, doubts, checked))
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))
         return sounds
+
+    def _keep_voice(self, speech: SpeechResult, turn: SpokenTurn):
+        """Keep a turn as its speaker's voice in later groups, if there is no other."""
+        codes = speech.codes[slice(*turn.frames)]
+        if len(codes) and turn.speaker not in self._voices and turn.speaker not in self._own:
+            most = most_reference_frames(self._engine.planner.context)
+            transcript = turn.text if speech.complete and len(codes) <= most else None
+            self._own[turn.speaker] = voice_of_speech(codes[:most], transcript, "first cue")
 
 
 def _frames(cue: CueTurns) -> int:

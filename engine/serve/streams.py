@@ -43,12 +43,12 @@ def end_of(speech: SpeechResult) -> dict:
 
 
 def check_of(speech: SpeechResult) -> dict:
-    """Return what the check found: a sentence, and each place in doubt, in seconds."""
+    """Return how speech came out: a sentence, each place in doubt, in seconds, and warnings."""
     doubts = [
         {"text": one.text, "kind": one.kind, "start": round(one.start, 3), "end": round(one.end, 3)}
         for one in speech.doubts
     ]
-    return {"outcome": speech.outcome, "doubts": doubts}
+    return {"outcome": speech.outcome, "doubts": doubts, "warnings": [*speech.warnings]}
 
 
 async def send_whole(request: web.Request, body: bytes, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -85,7 +85,7 @@ class Attempts:
             self.number, self._best, self._wav = len(self.flaws), sequence, wav
         if not flaws or not self._retries:
             return self._end()
-        if self._may_restart and len(self.flaws) <= self._retries and _bad_share(sequence) > _MOST_MENDED:
+        if self._may_restart and len(self.flaws) <= self._retries and _bad_share(self._best) > _MOST_MENDED:
             return [another(self.original, len(self.flaws))]
         return self._mend(self._retries) if _bad_share(self._best) < 1 else self._end()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..core.config import FRAME_RATE
 from ..core.sequence import Sequence
-from .result import END_OF_SPEECH, Retried, duration, in_words, quoted
-from .verdict import DOUBTS
+from .result import END_OF_SPEECH, duration, quoted
 
 _MORE = {
     "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
@@ -41,23 +38,6 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
             lines.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
         if long:
             lines.append(f"Speech was cut at {place}{_where(long, len(sequences))}. {_RAN_ON}")
-    return lines
-
-
-def flawed(retried: Iterable[Retried]) -> list[str]:
-    """Return one sentence per chunk whose best attempt is still bad.
-
-    `warnings` reports those that hit the limit, and `SpeechResult.doubts` words.
-    """
-    lines = []
-    for chunk in retried:
-        flaws = [flaw for flaw in chunk.flaws[chunk.kept - 1] if flaw not in DOUBTS]
-        if flaws and "limit" not in flaws:
-            count = f" in {len(chunk.flaws)} attempts" if len(chunk.flaws) > 1 else ""
-            lines.append(
-                f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
-                f"{in_words(flaws)}. Try another seed or a lower temperature."
-            )
     return lines
 
 

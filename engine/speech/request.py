@@ -27,7 +27,7 @@ from .chunk_speech import ChunkSpeech, Take
 from .decoder import Heard, SessionReport, Stage
 from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns, quoted
 from .speech_input import Listener, SpeechInput
-from .verdict import Verdict
+from .verdict import DOUBTS, Verdict
 
 _SOON = 20 * FRAME_RATE  # frames that are heard while a CPU speaks four of the next chunks together
 
@@ -102,7 +102,7 @@ class SpeechRequest:
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
-        wav, chunks, retried = self._assembly.finish(), tuple(self._spoken_chunks), self._retried()
+        wav, chunks = self._assembly.finish(), tuple(self._spoken_chunks)
         turns = join_turns(
             [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], chunks
         )
@@ -119,11 +119,11 @@ class SpeechRequest:
             time.perf_counter() - self._began,
             len(self._chunks),
             ending.stopped(*limits),
-            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *notes])),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *notes])),
             (self._how or "none, as all speech was reused") + limited,
             turns,
             self._reused,
-            retried,
+            self._retried(),
             chunks,
             self._speakers.voices,
             self._peak,
@@ -199,7 +199,7 @@ class SpeechRequest:
         """Build the sequence of a passage of a chunk that was spoken."""
         sequence = self._prompts.build_passage(chunk, text, voice, seed_of(spoken, number))
         room = self._slots - len(sequence) - self._size[1] + 1
-        sequence.budget = min(sequence.budget, room, math.ceil(sequence.bounds.longest + FRAME_RATE))
+        sequence.budget = math.ceil(min(sequence.budget, room, sequence.bounds.longest + FRAME_RATE))
         return sequence
 
     def _retake(self, parts: list[ChunkSpeech]) -> tuple[Stage, list[Sequence]]:
@@ -307,17 +307,19 @@ class SpeechRequest:
             part = self._parts[self._current]
             if part.attempts is None or part.attempts.kept is None or part.retakes:
                 return
-            self._append(part.chunk, part.attempts.kept, part.attempts.take_wav())
+            self._append(part.chunk, part.attempts.kept, part.attempts)
             self._current += 1
 
-    def _append(self, chunk: Chunk, spoken: Sequence, wav: torch.Tensor):
-        """Add the next chunk with the audio [n] of its kept attempt."""
-        joined = self._assembly.append(wav)
+    def _append(self, chunk: Chunk, spoken: Sequence, attempts: Attempts):
+        """Add the next chunk as spoken in its kept attempt."""
+        joined = self._assembly.append(attempts.take_wav())
         start, stop = self._assembly.spans[-1]
         first = self._spoken_chunks[-1].frames[1] if self._spoken_chunks else 0
         frames, lead = (first, first + spoken.num_frames), self._assembly.leads[-1]
         verdict = spoken.verdict if isinstance(spoken.verdict, Verdict) else None
-        chunk_spoken = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead, verdict)
+        flaws = [flaw for flaw in attempts.flaws[attempts.number - 1] if flaw not in (*DOUBTS, "limit")]
+        flaws += [] if spoken.ended else ["limit"]
+        chunk_spoken = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead, verdict, tuple(flaws))
         self._spoken_chunks.append(chunk_spoken)
         if self._listener.on_chunk is not None:
             self._listener.on_chunk(chunk_spoken, joined)
@@ -328,5 +330,7 @@ class SpeechRequest:
             if attempts := part.attempts:
                 if any(attempts.flaws):
                     retried.append(Retried(number, part.chunk.text, tuple(attempts.flaws), attempts.number))
-                retried += [Retried(number, one.text, tuple(one.flaws), one.kept) for one in attempts.repairs]
+                for one in attempts.repairs:
+                    flaws = tuple(one.flaws[one.is_wanted :])  # what is wanted was not tried because of flaws
+                    retried += [Retried(number, one.text, flaws, one.kept - one.is_wanted)] if any(flaws) else []
         return tuple(retried)

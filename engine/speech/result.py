@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,6 +24,14 @@ FLAWS = {  # of an attempt
     "cut": "a word was cut short",
     "added": "it had sounds that are not in the text",
     "unsure": "words may be wrong",
+}
+_PROBLEMS = DOUBTS | {  # of words, or of a chunk that starts with them
+    "limit": "{words} was cut off",
+    "long": "{words} is too long for its text",
+    "short": "{words} is too short for its text",
+    "repeat": "{words} repeats itself",
+    "silence": "{words} falls silent",
+    "level": "{words} is clipped or almost silent",
 }
 _QUOTED = 40  # maximum characters of a quoted chunk
 
@@ -51,7 +59,7 @@ def in_words(flaws: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class DoubtfulWords:
-    """Words that were not said once, and when. kind: key of DOUBTS. start, end: seconds."""
+    """Words that were not said once, or a bad chunk, and when. kind: key of FLAWS. start, end: seconds."""
 
     kind: str
     text: str
@@ -64,20 +72,23 @@ class DoubtfulWords:
 
     @property
     def reason(self) -> str:
-        return DOUBTS[self.kind].format(words=quoted(self.text))
+        return _PROBLEMS[self.kind].format(words=quoted(self.text))
 
     def moved(self, by: float, tempo: float = 1.0) -> DoubtfulWords:
         """Return the same words sped up by `tempo` and then moved by seconds."""
         return replace(self, start=by + self.start / tempo, end=by + self.end / tempo)
 
 
-def outcome(doubts: int, unchecked: int, chunks: int) -> str:
-    """Describe speech that ended by itself. unchecked: those of its chunks whose words nobody has checked."""
+def outcome(doubts: Collection[DoubtfulWords], checked: Collection[bool]) -> str:
+    """Describe how speech came out. checked: for each chunk, if its words were."""
+    count, unchecked = len(checked), sum(not one for one in checked)
+    if cut := sum(one.kind == "limit" for one in doubts):
+        return f"Cut off in {cut} of {count} chunks."
     if unchecked:
-        which = "" if unchecked == chunks else f"{unchecked} of {chunks} chunks "
+        which = "" if unchecked == count else f"{unchecked} of {count} chunks "
         return f"Spoken to the end, {which}not checked."
     if doubts:
-        return f"Spoken to the end; {doubts} {'place is' if doubts == 1 else 'places are'} doubtful."
+        return f"Spoken to the end; {len(doubts)} {'place is' if len(doubts) == 1 else 'places are'} doubtful."
     return "Complete."
 
 
@@ -92,6 +103,7 @@ class SpokenTurn:
     frames: tuple[int, int] = (0, 0)  # start and stop in the codes
     lead: int = 0  # samples of the first frames' sound that lie before start, trimmed
     verdict: Verdict | None = None  # of a chunk; None if it was not checked
+    flaws: tuple[str, ...] = ()  # of a chunk as a whole, keys of FLAWS
 
     @property
     def is_spoken(self) -> bool:
@@ -154,27 +166,37 @@ class SpeechResult:
         return self.stopped == END_OF_SPEECH
 
     @property
-    def unchecked(self) -> int:
-        """Number of chunks whose words were not checked."""
-        return sum(chunk.verdict is None for chunk in self.said if chunk.is_spoken)
+    def checked(self) -> list[bool]:
+        """True for each chunk whose words were checked."""
+        return [chunk.verdict is not None for chunk in self.said]
 
     @property
     def doubts(self) -> tuple[DoubtfulWords, ...]:
-        """Words that the check doubts, in order."""
+        """Words that the check doubts, and bad chunks, in order."""
         doubts = []
         for chunk in self.said:
+            start, stop = chunk.start / SAMPLE_RATE, chunk.stop / SAMPLE_RATE
+            doubts += [DoubtfulWords(flaw, chunk.text, start, stop) for flaw in chunk.flaws if flaw != "limit"]
             for doubt in chunk.verdict.doubts if chunk.verdict else ():
                 places = (chunk.start + frame * FRAME_SAMPLES - chunk.lead for frame in doubt.frames)
                 start, end = (min(max(place, chunk.start), chunk.stop) / SAMPLE_RATE for place in places)
                 doubts.append(DoubtfulWords(doubt.kind, doubt.text, start, end))
+            doubts += [DoubtfulWords("limit", chunk.text, stop, stop)] if "limit" in chunk.flaws else []
         return tuple(doubts)
+
+    def turn(self, number: int) -> SpeechResult:
+        """Return a turn's wav, chunks and doubts, timed from its start. The rest is that of the whole speech."""
+        turn = self.turns[number]
+        own = (one for one in self.said if turn.start <= one.start and one.stop <= turn.stop)
+        chunks = (replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start) for chunk in own)
+        return replace(self, wav=self.wav[turn.start : turn.stop], said=tuple(chunks))
 
     @property
     def outcome(self) -> str:
         """How the speech ended, for users."""
         if not self.complete:
             return f"Stopped at: {self.stopped}."
-        return outcome(len(self.doubts), self.unchecked, self.chunks)
+        return outcome(self.doubts, self.checked)
 
     @property
     def spoken_again(self) -> tuple[Retried, ...]:

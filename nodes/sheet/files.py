@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
+from typing import Any
 
 from ...engine import FileList, HiggsError, LinesRow, file_stamp, portable_parts, read_whole, write_file
 from ..comfy import audio
@@ -67,12 +68,14 @@ class LineFiles(FileList):
             if file.endswith(kind) and file not in there and self.has(file, fingerprint):
                 spare.setdefault(fingerprint, []).append(file)
         made: dict[str, tuple[str, bytes]] = {}
+        notes: dict[str, Any] = {}
         for file in [file for file, fingerprint in planned.items() if file not in there and fingerprint in spare]:
             if sources := spare[planned[file]]:
                 with contextlib.suppress(OSError):  # then it is spoken again
-                    made |= self._renamed(sources.pop(0), file)
+                    made |= self._renamed(source := sources.pop(0), file)
+                    notes[file] = self.notes.get(source)
         if made:
-            self.put(made)
+            self.put(made, notes)
         return bool(made)
 
     def _renamed(self, old: str, new: str) -> dict[str, tuple[str, bytes]]:
@@ -86,8 +89,8 @@ class LineFiles(FileList):
             for name, source in pairs.items()
         }
 
-    def put(self, files: dict[str, tuple[str, bytes]]) -> None:
-        """Write file -> (fingerprint, data), each whole or not at all. Raises HiggsError on failure.
+    def put(self, files: dict[str, tuple[str, bytes]], notes: Mapping[str, Any]) -> None:
+        """Write file -> (fingerprint, data), each whole or not at all, and note those in notes. Raises HiggsError.
 
         Files written before a failure are recorded.
         """
@@ -97,5 +100,6 @@ class LineFiles(FileList):
             for file, (fingerprint, data) in files.items():
                 write_file(self.folder / file, data)
                 self.listed[file] = fingerprint, len(data)
+                self.notes |= {file: notes[file]} if file in notes else {}
         finally:
             self.write()

@@ -42,7 +42,7 @@ from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
 from higgs_tts.engine.prompt.script import read_pauses
 from higgs_tts.engine.speech import attempts
-from higgs_tts.engine.speech.result import DoubtfulWords
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.words.estimate import estimate
 from higgs_tts.tests.epub_files import COVER
 from higgs_tts.tests.measured import true_peak
@@ -274,6 +274,29 @@ def test_files_that_the_user_has_changed_are_kept_under_other_names(tmp_path, ki
         assert [one for one in report.warnings if "changed" in one] == [warning]
         before[kept] = text.encode()
         assert made_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["flac", "m4b"])
+def test_changed_words_are_kept_though_none_are_wanted_any_more(tmp_path, kind):
+    if kind == "m4b":
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    voice, robot = {"": Voice(torch.zeros(50, 8).long(), "A.")}, Robot()
+    narrate(
+        robot,
+        read_book_text("# One\n\nIt goes on.", "Book"),
+        tmp_path,
+        voice,
+        None,
+        BookSettings(kind=kind, words=robot.words),
+    )
+    name = "Book" if kind == "m4b" else "01 One"
+    (tmp_path / f"{name}.words.json").write_text("mine", encoding="utf-8")
+    report = narrate(
+        robot, read_book_text("# One\n\nIt went on.", "Book"), tmp_path, voice, settings=BookSettings(kind=kind)
+    )
+    assert (tmp_path / f"{name}.words.changed.json").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / f"{name}.words.json").exists()
+    assert any("was changed after it was written" in one for one in report.warnings)
 
 
 @pytest.mark.parametrize("place", [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
@@ -811,17 +834,44 @@ def test_a_damaged_list_counts_as_absent(tmp_path):
     assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
 
 
-def test_doubts_of_finished_chapters_are_told_again(embedded, tmp_path, monkeypatch):
-    doubt, real = DoubtfulWords("missing", "It goes on", 0.1, 0.2), SpeechResult.doubts
-    book = read_book_text("# One\n\nIt goes on.\n\n# Two\n\nThe end.", "Book")
-    with monkeypatch.context() as patch:
-        patch.setattr(SpeechResult, "doubts", property(lambda speech: (*real.fget(speech), doubt)))
-        first = narrate(embedded, book, tmp_path, params=PARAMS)
-    assert len(first.doubts) == 1 and first.outcome == "Spoken to the end; 1 place is doubtful."
-    again = narrate(embedded, book, tmp_path, params=PARAMS)
+class Forgetful(Robot):
+    """A robot that loses the last word of each paragraph."""
+
+    flaws = ()
+
+    def speak_turns(self, *args, **given):
+        speech, said = super().speak_turns(*args, **given), []
+        for one in speech.said:
+            doubt = Doubt("missing", one.text.split()[-1], (1, 2), (100, 100))
+            found = Verdict("attention", (0,), (Passage((0, 1), (0, 100), (doubt,)),))
+            said.append(replace(one, verdict=found, flaws=self.flaws))
+        return replace(speech, said=tuple(said))
+
+
+def test_doubts_at_the_ends_of_paragraphs_are_told_and_told_again(tmp_path):
+    voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    book = read_book_text("# One\n\nIt goes on.\n\nAnd on.\n\n# Two\n\nThe end.", "Book")
+    first = narrate(Forgetful(), book, tmp_path, voice)
+    told = [(chapter, doubt.text) for chapter, doubt in first.doubts]
+    assert told == [("One", "One"), ("One", "on."), ("One", "on."), ("Two", "Two"), ("Two", "end.")]
+    assert first.outcome == "Spoken to the end; 5 places are doubtful."
+    again = narrate(Robot(), book, tmp_path, voice)
     assert not any(file.made for file in again.files)
     assert (again.doubts, again.outcome) == (first.doubts, first.outcome)
-    assert str(first.doubts[0][1]) in again.messages[-1]
+    told = [f"{chapter}: {doubt}" for chapter, doubt in first.doubts]
+    assert again.messages[-len(told) :] == told
+
+
+def test_speech_that_was_cut_is_told_and_told_again(tmp_path):
+    voice, robot = {"": Voice(torch.zeros(50, 8).long(), "A.")}, Forgetful()
+    robot.flaws = ("limit", "silence")
+    book = read_book_text("It goes on.\n\nAnd on.", "Book")
+    for speaker in (robot, Robot()):
+        report = narrate(speaker, book, tmp_path, voice)
+        assert report.outcome == "Cut off in 2 of 2 chunks."
+        told = [str(doubt) for _, doubt in report.doubts]
+        assert told[0] == 'At 0:00.5, "It goes on." falls silent.'
+        assert told[2] == 'At 0:01.5, "It goes on." was cut off.' and len(told) == 6
 
 
 _DAMAGED = [

@@ -279,7 +279,7 @@ def test_queries_kept_while_speaking_give_the_verdict_of_reading_the_codes_again
     voice = voice_of_speech(speech.codes, TEXT, "own")
     cloned = engine.speak(LINES[2], voice, params)
     heard = engine.speak(LINES[0], params=params, listener=Listener(on_audio=lambda wav: None))
-    assert by_prefill == [] and many.unchecked == 0
+    assert by_prefill == [] and all(many.checked)
     for made, own in ((many, None), (cloned, voice), (heard, None)):
         for chunk in made.said:
             again = judged_again(engine, chunk, made.codes, own)
@@ -306,6 +306,22 @@ def test_speech_in_doubt_after_a_voice_is_read_again_without_it(engine, speech, 
     monkeypatch.setattr(check_module, "attention_to_words", lost)
     verdict = judged_again(engine, speech.said[0], speech.codes, voice_of_speech(speech.codes, TEXT, "own"))
     assert verdict == speech.said[0].verdict and verdict.doubts == () and read == [True, False]
+
+
+def test_speech_beyond_the_context_is_not_checked(engine, check):
+    """As a chunk may be whose sentences took longer when they were spoken again."""
+    codes = torch.zeros(len(engine.loaded.talker.cos), engine.checkpoint.config.codebooks, dtype=torch.int64)
+    assert check().verdict(codes) is None
+
+
+def test_a_full_device_costs_what_could_be_heard_before_the_verdict(engine, speech, monkeypatch):
+    def full(*args):
+        raise torch.cuda.OutOfMemoryError("full")
+
+    monkeypatch.setattr(ChunkCheck, "frames_to_hear", full)
+    heard = []
+    told = engine.speak(TEXT, params=SamplingParams(seed=1), listener=Listener(on_audio=heard.append))
+    assert torch.equal(told.codes, speech.codes) and torch.equal(torch.cat(heard), told.wav)
 
 
 def test_a_full_device_costs_only_the_kept_queries(engine, by_prefill, monkeypatch):

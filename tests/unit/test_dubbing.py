@@ -29,11 +29,13 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.audio.tempo import with_tempo
+from higgs_tts.engine.dubbing import speak
 from higgs_tts.engine.dubbing.report import fit_counts
 from higgs_tts.engine.dubbing.timeline import Timeline
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_seconds
 from higgs_tts.engine.prompt.cues import Cue, CueTurns, write_srt
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.tools.film import read_film
 from higgs_tts.engine.words.estimate import estimate
 
@@ -98,10 +100,16 @@ def test_tempo_keeps_pitch_and_loudness(tempo):
 
 
 class Spoken:
-    """An engine whose speech takes 0.1 s a word, 0.8 and 0.6 times as long with speed tags."""
+    """An engine whose speech takes 0.1 s a word, 0.8 and 0.6 times as long with speed tags.
 
-    def __init__(self, knows=True, slow=1.0):
-        self.calls, self.knows, self.slow = [], knows, slow
+    loses(tag, words): True if their last word is lost, None if they cannot be checked. refers: every speaker gets a
+    voice.
+    """
+
+    context = 2048
+
+    def __init__(self, knows=True, slow=1.0, loses=lambda tag, words: False, refers=True):
+        self.calls, self.voices, self.knows, self.slow, self.loses, self.refers = [], [], knows, slow, loses, refers
         self.planner = self
 
     def knows_tag(self, tag):
@@ -112,13 +120,15 @@ class Spoken:
 
     def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
         self.calls.append([turn.text for turn in turns])
+        self.voices.append(dict(voices))
         assert params.turn_gap == 0
         spans, at = [], 0
         for turn in turns:
             tag, _, words = turn.text.rpartition("|>")
             pace = self.slow * (0.6 if "very_fast" in tag else 0.8) if tag else 1.0
             size = round(pace * SAMPLE_RATE * len(words.split()) / 10)
-            spans.append(SpokenTurn(turn.speaker, turn.text, at, at + size))
+            frames, verdict = (at // 960, (at + size) // 960), self._verdict(tag, words, size)
+            spans.append(SpokenTurn(turn.speaker, turn.text, at, at + size, frames, verdict=verdict))
             at += size
         listener.on_frame(1, 2)
         made = {turn.speaker: Voice(torch.zeros(5, 8, dtype=torch.int64), None, turn.speaker) for turn in turns}
@@ -130,8 +140,17 @@ class Spoken:
             "end of speech",
             turns=tuple(spans),
             said=tuple(spans),
-            voices=made | dict(voices),
+            voices=(made if self.refers else {}) | dict(voices),
         )
+
+    def _verdict(self, tag, words, size):
+        if (loses := self.loses(tag, words)) is None:
+            return None
+        if not loses:
+            return Verdict("attention", (0,))
+        last, end = len(words.split()) - 1, -(-size // 960)
+        doubt = Doubt("missing", words.split()[-1], (last, last + 1), (end, end))
+        return Verdict("attention", (0,), (Passage((0, 1), (0, end), (doubt,)),))
 
 
 def words(count, start=0):
@@ -185,6 +204,38 @@ def test_long_speech_is_spoken_faster_then_stretched_then_shifted():
         (7.44, 8.44),
     ]
     assert ticks == sorted(ticks) and speech.seconds == 9
+
+
+def test_a_faster_take_that_loses_words_is_not_taken():
+    cues = [cue(0, 2, "Ann", text=words(24)), cue(3, 5, "Bob", text=words(24))]
+    for loses, paces in (
+        (lambda tag, words: tag, ["", ""]),
+        (lambda tag, words: not tag, ["fast", "fast"]),
+        (lambda tag, words: True, ["fast", "fast"]),
+        (lambda tag, words: None if tag else False, ["", ""]),
+        (lambda tag, words: False if tag else None, ["fast", "fast"]),
+    ):
+        speech = speak_cues(Spoken(loses=loses), cues, fit=CueParams(stretch=1, run_on=0))
+        assert [one.pace for one in speech.cues] == paces
+        assert (speech.outcome == "Complete.") == (not loses(*([paces[0]] * 2))), "of what is heard"
+
+
+def test_a_last_word_that_is_missing_is_doubted_in_its_own_cue():
+    cues = [cue(0, 2, "Ann", text=words(4)), cue(5, 8, text=words(6)), cue(9, 10, "Bob", text=words(5, 20))]
+    lost = "w3", "w24"
+    speech = speak_cues(Spoken(loses=lambda tag, words: words.endswith(lost)), cues, fit=PLAIN)
+    assert [(one.text, round(one.start, 2)) for one in speech.doubts] == [("w3", 0.4), ("w24", 9.5)]
+    assert speech.outcome == "Spoken to the end; 2 places are doubtful."
+
+
+def test_who_says_one_cue_of_a_group_has_the_same_voice_in_the_next(monkeypatch):
+    monkeypatch.setattr(speak, "GROUP", 2)
+    cues = [cue(at, at + 1, "Ann" if at % 3 else "Bob", text=words(9, at)) for at in range(6)]
+    engine = Spoken(refers=False)
+    speak_cues(engine, cues, fit=PLAIN)
+    assert [[*voices] for voices in engine.voices] == [[], ["Bob", "Ann"], ["Bob", "Ann"]]
+    assert engine.voices[2]["Bob"] is engine.voices[1]["Bob"] and engine.voices[1]["Bob"].transcript == words(9)
+    assert [len(engine.voices[1][name].codes) for name in ("Bob", "Ann")] == [22, 23]
 
 
 def test_words_are_where_the_fitted_speech_is():

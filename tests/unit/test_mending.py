@@ -1,5 +1,6 @@
 """Bad sentences are spoken again by themselves: which, in what voice, and how they take their places."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,8 @@ from higgs_tts.engine import (
     transcript_of,
 )
 from higgs_tts.engine.core.config import FRAME_SAMPLES
-from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.core.sequence import Bounds, Sequence
+from higgs_tts.engine.prompt import builder
 from higgs_tts.engine.speech.attempts import Attempts, badness, seed_of
 from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.words.check import ChunkCheck
@@ -152,6 +154,18 @@ def test_if_most_sentences_are_bad_the_chunk_is_spoken_again():
     attempts = Attempts(alone, 1, Speaker())
     (again,) = attempts.add(alone, sound())
     assert attempts.add(said(again, found=alone.verdict), sound()) == [] and attempts.kept is alone
+
+
+def test_an_attempt_worse_than_one_without_passages_is_followed_by_the_next():
+    """The best has nothing to mend, so the chunk is spoken again, although the last attempt could be mended."""
+    chunk = spoken(found=Verdict("attention", (0, 40, 80, 120)), bounds=Bounds(0, math.inf, 2.0))
+    attempts = Attempts(chunk, 2, Speaker())
+    silent = sound().clone()
+    silent[40 * FRAME_SAMPLES : 120 * FRAME_SAMPLES] = 0
+    (second,) = attempts.add(chunk, silent)
+    (third,) = attempts.add(said(second, found=verdict(1), frames=4 * FRAMES), sound())
+    assert attempts.flaws == [("silence",), ("again",)] and third.params.seed == seed_of(chunk, 2)
+    assert attempts.add(said(third, frames=4 * FRAMES), sound()) == [] and attempts.kept is third
 
 
 def test_sentences_that_were_heard_stay():
@@ -311,7 +325,7 @@ def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
     assert once.reused == 2 and not torch.equal(once.codes, twice.codes) and not torch.equal(once.codes, first.codes)
     rest = first.said[1].frames
     for speech in (once, twice):
-        assert speech.retried[0].text == "Two pears fell down." and speech.complete
+        assert speech.spoken_again == () and speech.complete
         start = speech.said[1].frames[0]
         assert torch.equal(speech.codes[start:], first.codes[rest[0] :])
         assert torch.equal(speech.wav[speech.said[1].start :], first.wav[first.said[1].start :])
@@ -329,12 +343,18 @@ def test_a_retake_replaces_its_sentence_and_keeps_the_rest(engine):
     assert beyond.warnings == ("There is no sentence 5 to take again: the text has 4.",)
 
 
+def test_a_sentence_in_a_script_of_unknown_pace_is_taken_again(engine, monkeypatch):
+    monkeypatch.setattr(builder, "bounds_of", lambda text: Bounds(0, math.inf, 4))
+    speech = engine.speak(SAID, params=PARAMS, retakes={1: 1})
+    assert speech.complete and speech.retried == () and speech.spoken_again == (), "it was asked for"
+
+
 def test_a_listener_hears_the_retake_and_nothing_before_it(engine, plain):
     heard = []
     listener = Listener(on_audio=lambda wav: heard.append(wav.clone()), on_restart=lambda why: pytest.fail(why))
     speech = engine.speak(SAID, params=PARAMS, listener=listener, retakes={0: 1})
     assert torch.equal(torch.cat(heard), speech.wav) and not torch.equal(speech.codes, plain.codes)
-    assert speech.retried[0].text == "One apple is on the table."
+    assert speech.spoken_again == ()
 
 
 def test_a_retake_keeps_what_a_listener_heard_although_it_was_in_doubt(engine, plain, planted):

@@ -26,6 +26,7 @@ from higgs_tts.engine import (
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.prompt.chunking import split_sentences, split_words
 from higgs_tts.engine.speech.subtitles import cues_of
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 from higgs_tts.engine.words.cues import lines_of
 from higgs_tts.engine.words.estimate import estimate
 from higgs_tts.engine.words.word import read_words
@@ -142,6 +143,16 @@ def test_each_turn_has_its_own_words_from_its_start():
     assert [(word.start, word.end) for word in third] == [pytest.approx((word.start, word.end)) for word in first]
     assert turn_to_srt(speech, 2, third, 1).startswith("1\n00:00:00,000 --> ")
     assert re.findall(r"-->.*\n(\S+)\n", turn_to_srt(speech, 2, third, 1)) == ["One", "two."]
+
+
+def test_what_is_missing_at_the_end_of_a_turn_is_doubted_there():
+    speech = speech_of(("Ann", "One two."), ("Bob", "..."), ("Bob", "One two."))
+    doubt = Doubt("missing", "two.", (1, 2), (25, 25))
+    found = Verdict("attention", (0,), (Passage((0, 1), (0, 25), (doubt,)),))
+    speech = replace(speech, said=(replace(speech.said[0], verdict=found), *speech.said[1:]))
+    assert [(one.text, one.start) for one in speech.doubts] == [("two.", 1.0)]
+    assert [[(one.text, one.start) for one in speech.turn(at).doubts] for at in range(3)] == [[("two.", 1.0)], [], []]
+    assert len(speech.turn(2).wav) == RATE and speech.turn(2).said == (replace(speech.said[2], start=0, stop=RATE),)
 
 
 def test_the_terminal_writes_words_and_lines(tmp_path, capsys):

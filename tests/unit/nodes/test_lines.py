@@ -11,6 +11,7 @@ import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, with_seed
 from higgs_tts.engine.files import file_list
+from higgs_tts.engine.speech.verdict import Doubt, Passage, Verdict
 
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
 SHEET = "id,speaker,text,seed\nhello,Anna,Hello.,\ndoor/who,Tom,Who is there?,5\nnone,Tom,,\nbye,Anna,Good bye.,\n"
@@ -376,6 +377,30 @@ def test_folders_that_cannot_be_used_are_refused_before_the_run(run, folder, why
 def test_what_is_wrong_with_a_voice_is_in_the_report(run):
     run(SHEET, voices=VOICES | {"voice_2": replace(OTHER, name="Tom", transcript=None)})
     assert "Warning: Voice Tom: Cloning works less well without a transcript." in run.report.splitlines()
+
+
+def test_doubtful_words_are_named_with_their_file_and_their_time_in_it(run, monkeypatch):
+    doubt = Doubt("missing", "there?", (2, 3), (9, 9))
+    found = Verdict("attention", (0,), (Passage((0, 1), (0, 9), (doubt,)),))
+    speak = run.engine.speak_turns
+
+    def forgets(turns, *args, **given):
+        speech = speak(turns, *args, **given)
+        good = Verdict("attention", (0,))
+        said = (replace(one, verdict=found if one.text == "Who is there?" else good) for one in speech.said)
+        return replace(speech, said=tuple(said))
+
+    monkeypatch.setattr(run.engine, "speak_turns", forgets)
+    changed = SHEET.replace("Hello", "Hallo")
+    renamed = changed.replace("door/who", "whom")
+    for sheet, texts in ((SHEET, 3), (changed, 1), (changed, 0), (renamed, 0)):
+        assert len(run(sheet, voices=VOICES)) == texts
+        told = [line for line in run.report.splitlines() if "there?" in line]
+        name = "whom" if sheet is renamed else "door/who"
+        assert told == [f'Warning: {name}.wav: At 0:00.0, "there?" is not heard.'], "the end of its five samples"
+        assert run.report.count("Spoken to the end; 1 place is doubtful.") == 1 and "Complete." not in run.report
+    run("id,text\nbye,Good bye.", voices=VOICES)
+    assert "Complete." in run.report, "of the rows in the sheet"
 
 
 def test_a_sheet_is_checked_before_the_run(run):

@@ -14,7 +14,6 @@ from higgs_tts.engine import TARGETS, SpeechResult, TrainProgress, TrainReport, 
 from higgs_tts.engine.book.report import BookFile, BookProgress
 from higgs_tts.engine.finetune.audition import USES, Trial
 from higgs_tts.engine.speech.result import FLAWS, DoubtfulWords, Retried, outcome
-from higgs_tts.engine.speech.verdict import DOUBTS
 from higgs_tts.tests.translations import (
     LANGUAGES,
     MESSAGES,
@@ -45,18 +44,27 @@ def test_every_line_of_a_report_is_translated(keys, load_module):
     speech = SpeechResult(torch.zeros(24_000), torch.zeros(25, 8).long(), 0.5, 2, "end of speech")
     cut = SpeechResult(torch.zeros(24_000), torch.zeros(25, 8).long(), 0.5, 2, "the frame limit (25 frames, 1.0 s)")
     again = [Retried(number, "Hello.", ((*FLAWS,), ()), 2) for number in range(1, 10)]
-    doubts = [str(DoubtfulWords(kind, "the lamp", 3.2, 4.0)) for kind in DOUBTS]
+    doubts = [str(DoubtfulWords(kind, "the lamp", 3.2, 4.0)) for kind in FLAWS]
     tone = torch.sin(torch.arange(96_000) / 20)[None] / 3
     quiet = torch.cat([tone, 0.001 * torch.randn(1, 96_000), torch.zeros(1, 24_000)], 1)
     loudness = [str(master(wav, 24_000, target)[1]) for wav in (tone, quiet) for target in TARGETS.values() if target]
     files = [BookFile("01 One.flac", 61.0, True, loudness[0]), BookFile("2.mp3", 3700.0, False), BookFile("3", 1, True)]
-    outcomes = [outcome(*counts) for counts in ((0, 0, 2), (1, 0, 2), (3, 0, 2), (0, 2, 2), (0, 1, 2))]
+    lost, ended = DoubtfulWords("missing", "the lamp", 3.2, 4.0), DoubtfulWords("limit", "The lamp.", 4.0, 4.0)
+    found = ((), (True,)), ([lost], (True,)), ([lost] * 3, (True,)), ((), (False, False)), ((), (False, True))
+    outcomes = [outcome(*one) for one in (*found, ([ended], (True, False)))]
     describe = load_module("speak").describe
     reports = [
         describe(
             speech, "higgs", ("Cloning works less well without a transcript.", *doubts), *loudness, *map(str, files)
         ),
-        describe(cut, "higgs", (f"One: {doubts[0]}",), "Speakers: 1 Anna, 2 (no name)", "Saved: output/a.flac."),
+        describe(
+            cut,
+            "higgs",
+            (f"One: {doubts[0]}",),
+            "Speakers: 1 Anna, 2 (no name)",
+            "Saved: output/a.flac.",
+            found=("Complete.", [f"door/who_1.wav: {doubts[0]}"]),
+        ),
         load_module("comfy.info").info(
             outcomes, ["Voice Anna: x"], again, ["Left out: the notes, 2 notes."], "a", "b."
         ),

@@ -1,0 +1,24 @@
+"""What the check found in a file that is kept, as JSON for its manifest: later runs tell it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .result import DoubtfulWords
+
+
+def note_of(doubts: Sequence[DoubtfulWords], checked: Sequence[bool]) -> dict[str, Any]:
+    """Return the note of a file. checked: for each of its chunks, if its words were."""
+    return {"doubts": [asdict(doubt) for doubt in doubts], "checked": [*checked]}
+
+
+def read_note(note: Any) -> tuple[list[DoubtfulWords], list[bool]]:
+    """Return the doubts and `checked` of a note. One chunk that nobody checked, if there is none or it is damaged."""
+    try:
+        doubts = [DoubtfulWords(**doubt) for doubt in note["doubts"]]
+        "".join(map(str, doubts))  # fails now if it is damaged
+        return doubts, [*map(bool, note["checked"])]
+    except (KeyError, TypeError, ValueError):
+        return [], [False]
