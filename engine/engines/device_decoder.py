@@ -196,8 +196,10 @@ class DeviceSession:
             self._decoded.popleft()
             if sound is not None and sequence.listened and sequence.codes and sequence in self._checks:
                 place = self._scheduler and self._scheduler.place_of(sequence)
-                frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
-                self._cleared[sequence] = frames * FRAME_SAMPLES
+                self._cleared.setdefault(sequence, 0)
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):  # no more is heard until there is a verdict
+                    frames = self._checks[sequence].frames_to_hear(torch.cat(sequence.codes), place)
+                    self._cleared[sequence] = frames * FRAME_SAMPLES
             if sound is not None and sequence.finished:
                 sound.finish()
 

@@ -250,7 +250,10 @@ class Engine(SpeechAPI):
         with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
             loaded = self._opened()
             self._read_heads()
-            heads = self.heads() if self.device.type == "cuda" else self._heads
+            heads = self._heads
+            if self.device.type == "cuda":
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then nothing is checked
+                    heads = self.heads()
             loaded.keep_queries(self.aligned)
             check = functools.partial(ChunkCheck, loaded.talker, self._builder, heads) if heads else None
             if check is None and self._whisper is not None:

@@ -10,7 +10,7 @@ from ..core.config import FRAME_RATE, SAMPLE_RATE
 from ..prompt.builder import PromptBuilder
 from ..speech.result import SpeechResult
 from ..talker import Talker
-from .attention import Head, attention_to_words, by_layer, mean_attention, read_words
+from .attention import Head, attention_to_words, by_layer, has_room, mean_attention, read_words
 from .boundaries import placed
 from .estimate import estimate
 from .heads import choose_heads
@@ -26,7 +26,7 @@ def align(talker: Talker, builder: PromptBuilder, heads: Sequence[Head], speech:
     for turn in speech.said:
         codes = speech.codes[slice(*turn.frames)]
         chunk = read_words(builder, builder.build(turn.text)) if turn.is_spoken else None
-        if chunk is None or len(codes) < len(chunk.words):
+        if chunk is None or len(codes) < len(chunk.words) or not has_room(talker, chunk, codes):
             words += estimate(speech.wav, turn)
             continue
         attention = mean_attention(attention_to_words(talker, chunk, codes, by_layer(heads)), heads).cpu()

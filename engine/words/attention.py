@@ -125,6 +125,11 @@ def attention_to_words(
     return [torch.cat(parts, 1) for parts in maps.values()]
 
 
+def has_room(talker: Talker, chunk: ReadWords, codes: torch.Tensor) -> bool:
+    """True if prompt and codes [T, K] fit into the talker's context, as `attention_to_words` needs them to."""
+    return len(chunk.prompt) + len(codes) - 1 <= len(talker.cos)
+
+
 def _attended(queries: torch.Tensor, keys: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Attend with queries [heads, T, D] to the text's keys [heads, N, D] alone. shares [N, W] -> [heads, T, W] fp32."""
     return (queries.float() @ keys.float().mT * queries.shape[-1] ** -0.5).softmax(-1) @ shares

@@ -21,7 +21,17 @@ from ..prompt.chunking import LETTER_SECONDS, estimate_seconds, split_sentences
 from ..prompt.titles import is_title
 from ..speech.verdict import Doubt, Passage, Verdict
 from ..talker import Talker
-from .attention import Head, KeptQueries, Listening, ReadWords, attention_to_words, by_layer, mean_attention, read_words
+from .attention import (
+    Head,
+    KeptQueries,
+    Listening,
+    ReadWords,
+    attention_to_words,
+    by_layer,
+    has_room,
+    mean_attention,
+    read_words,
+)
 from .path import changes, free_path
 
 _LEAST = 0.6  # mean attention to the words of the path, without which the path says nothing
@@ -137,11 +147,11 @@ class ChunkCheck:
         assert chunk is not None and listening is not None
         if listening.frames == len(codes):
             yield chunk, _units(chunk, listening.mean())
-        else:
+        elif has_room(self._talker, chunk, codes):
             yield chunk, self._read(chunk, codes)
         if chunk.prompt.voice is not None:
             plain = read_words(self._builder, self._builder.build(chunk.prompt.text))
-            if plain is not None:
+            if plain is not None and has_room(self._talker, plain, codes):
                 yield plain, self._read(plain, codes)
 
     def _read(self, chunk: ReadWords, codes: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

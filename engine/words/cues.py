@@ -29,13 +29,7 @@ def to_srt(speech: SpeechResult, words: Sequence[Word] | None = None, size: int 
 
 def turn_to_srt(speech: SpeechResult, number: int, words: Sequence[Word] | None = None, size: int = 0) -> str:
     """Return one turn of a dialogue like `to_srt`. number: index in `speech.turns`. words: see `words_by_turn`."""
-    turn = speech.turns[number]
-    chunks = [
-        replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
-        for chunk in speech.said
-        if turn.start <= chunk.start and chunk.stop <= turn.stop
-    ]
-    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(chunks)), words, size)
+    return to_srt(speech.turn(number), words, size)
 
 
 def sentences_of(speech: SpeechResult, words: Sequence[Word]) -> list[Cue]:
