@@ -76,11 +76,11 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings: object) -> list:
-        """Return the inputs and the files' sizes and times. A download is pinned, so its name is enough."""
+        """Return the name, the Whisper, and the files' stamps. A download is pinned, so its name is enough."""
         if model is None or model.startswith(DOWNLOAD):  # a linked name is None
-            return [model]
+            return [model, _smallest_whisper()]
         match = find_checkpoint(model)
-        return [match.name, *fingerprint(match.path)]
+        return [match.name, _smallest_whisper(), *fingerprint(match.path)]
 
     @classmethod
     def execute(

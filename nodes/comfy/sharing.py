@@ -30,8 +30,8 @@ def _share(engine: Engine, fingerprint: list[list], label: str, warning: str, to
     config = engine.config
     precision = engine.dtype, config.weights
     adapters = tuple((str(Path(adapter.path).resolve()), adapter.strength) for adapter in config.adapters)
-    settings = engine.device, precision, engine.planner.context, config.runner, config.memory, together
-    key = (engine.checkpoint.folder.resolve(), files, adapters, *settings)
+    settings = engine.device, precision, engine.planner.context, config.runner, config.memory, config.whisper
+    key = (engine.checkpoint.folder.resolve(), files, adapters, *settings, together)
     patcher = _patchers.get(key)
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from higgs_tts.engine import Engine, EngineConfig, HiggsError
+from higgs_tts.engine import DOWNLOADS, Engine, EngineConfig, HiggsError
 from higgs_tts.engine.tools.tiny import write_tiny
 
 
@@ -68,6 +68,24 @@ def test_a_replaced_file_opens_another_engine(load, model, tmp_path):
     for file in write_tiny(tmp_path / "new", "v3", seed=1).iterdir():
         os.replace(file, model / file.name)
     assert load() is not first
+
+
+def test_an_installed_whisper_is_used_in_the_next_run(load, load_module, comfy, tmp_path):
+    node, whisper = load_module("load").HiggsTTSLoadModel, tmp_path / "models" / "whisper" / "small"
+    comfy["folder_paths"].add_model_folder_path("whisper", str(whisper.parent))
+    names = "one", f"download: {next(iter(DOWNLOADS))}", None
+    first, before = load(), [node.fingerprint_inputs(name) for name in names]
+    first.partially_load(first.load_device)
+    whisper.mkdir(parents=True)
+    (whisper / "config.json").write_text('{"model_type": "whisper"}', encoding="utf-8")
+    (whisper / "model.safetensors").write_bytes(b"")
+    for name, old in zip(names, before, strict=True):
+        assert node.fingerprint_inputs(name) == node.fingerprint_inputs(name) != old, "ComfyUI runs the loader again"
+    second, engine = load(), first.engine
+    assert second is not first and second.engine.config.whisper == str(whisper) and load() is second
+    del first
+    gc.collect()
+    assert not engine.opened, "the engine without it goes with the old output"
 
 
 def test_no_engine_outlives_its_last_output(load):
