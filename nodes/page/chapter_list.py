@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...engine import BookFile, BookReport
@@ -14,7 +15,7 @@ CHAPTERS = "higgs_tts.chapters"  # event: another chapter of a book is complete
 
 def chapters_of(report: BookReport) -> list[dict]:
     """Describe each file: its URL parts, its length, and a version that changes with the file."""
-    return [_entry(report.folder, file) for file in report.files]
+    return _entries(report.folder, report.files)
 
 
 def chapter_teller(folder: Path, node_id: str) -> Callable[[BookFile], None]:
@@ -25,9 +26,18 @@ def chapter_teller(folder: Path, node_id: str) -> Callable[[BookFile], None]:
         there.append(file)
         there.sort(key=lambda one: one.name)
         if file.made:
-            events.tell(CHAPTERS, node_id, chapters=[_entry(folder, one) for one in there])
+            events.tell(CHAPTERS, node_id, chapters=_entries(folder, there))
 
     return on_file
+
+
+def _entries(folder: Path, files: Iterable[BookFile]) -> list[dict]:
+    """Describe the files that are still there: the user may have moved some."""
+    entries = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            entries.append(_entry(folder, file))
+    return entries
 
 
 def _entry(folder: Path, file: BookFile) -> dict:

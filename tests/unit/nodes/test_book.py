@@ -115,6 +115,20 @@ def test_chapters_are_reported_as_soon_as_they_are_whole(run):
     assert run.server.sent[0][1]["chapters"] == run.listed
 
 
+def test_a_chapter_that_was_moved_meanwhile_is_not_listed(run):
+    told = []
+
+    def move(event, about, client):
+        if event == "higgs_tts.chapters":
+            told.append([one["filename"] for one in about["chapters"]])
+            (run.folder / told[-1][-1]).rename(run.folder.parent / told[-1][-1])
+
+    run.server.PromptServer.instance.send_sync = move
+    run(text=TEXT, voices={"voice_1": VOICE})
+    assert told == [["01 One.flac"], ["02 Two.flac"]] and run.listed == []
+    assert "01 One.flac: 1.5 s, made" in run.report
+
+
 def test_an_epub_is_not_read_as_a_script(run):
     (run.input / "novel.epub").write_bytes(b"PK")
     with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB, but a script must be a text file"):
