@@ -31,11 +31,16 @@ def even_loudness_input(tooltip: str) -> io.Input:
 
 
 def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
-    """Return the connected voices by socket number and by name. Raises HiggsError if an input is not a voice."""
+    """Return the connected voices by socket number and by name. Raises HiggsError if an input is not a voice.
+
+    A name such as "speaker 2" stands for the socket, not for the voice.
+    """
     given = {name: voice for name, voice in (voices or {}).items() if voice is not None}
     check_linked(**given)
     connected = {name.rpartition("_")[2]: voice for name, voice in given.items()}
-    return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
+    return connected | {
+        name: voice for voice in connected.values() if (name := speaker_key(voice.name)) and not name.isdecimal()
+    }
 
 
 def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tuple[str, ...]:

@@ -555,6 +555,13 @@ class TestDialogue:
         (_, given, *_), *_ = run(script, voices={"voice_1": replace(VOICE, name="Anna"), "voice_2": OTHER})
         assert list(given) == ["Cleo", "Ben"] and given["Cleo"].name == "Anna" and given["Ben"] is OTHER
 
+    def test_a_voice_with_the_name_of_a_socket_does_not_stand_for_it(self, run):
+        first, second = replace(VOICE, name="speaker 2"), replace(OTHER, name="S1")
+        (_, given, *_), *_ = run("Anna: One.\nTom: Two.", voices={"voice_1": first})
+        assert given == {"Anna": first}
+        (_, given, *_), *_ = run("[1] One.\n[2] Two.", voices={"voice_1": first, "voice_2": second})
+        assert given == {"1": first, "2": second}
+
     @pytest.mark.parametrize("script", ["Ruth: One.\nTom: Two.", "Ruth: One.\nTom: Two.\nRuth: Three.\nTom: Four."])
     def test_connected_voices_come_before_files_in_models_voices(self, run, library, script):
         """Ruth is also a built-in clip's name, and Tom a file's."""
