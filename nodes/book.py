@@ -40,7 +40,6 @@ from ..engine import (
     with_details,
     without_chapters,
 )
-from . import voice_files
 from .comfy import audio, folders, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
 from .comfy.info import info
@@ -53,7 +52,7 @@ from .finish import bed_inputs, bed_of, loudness_input, target_of
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs
-from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voice_stamps, voices_input, voices_of
 from .voice import transcript_warnings
 
 NAME = "Higgs Book"
@@ -132,14 +131,22 @@ class HiggsTTSBook(io.ComfyNode):
         return refuse(NAME, lambda: folder is None or folders.below_output(folder))
 
     @classmethod
-    def fingerprint_inputs(cls, book: str | None, text: str | None = TEXT, **others: object) -> list:
-        """Run again if the book's file, a voice file or an output file has changed. Linked inputs are None."""
+    def fingerprint_inputs(
+        cls, book: str | None, text: str | None = TEXT, script: bool | None = False, **others: object
+    ) -> list:
+        """Run again if the book's file, a voice file of its script, or an output file has changed.
+
+        Linked inputs are None.
+        """
         path = folders.files_in_input(BOOK_SUFFIXES).get(book or "")
-        names = script_names(text or "")[1] if path is None else ()
-        asked = repr((cls.hidden.unique_id, book, text, sorted(others.items())))
+        asked = repr((cls.hidden.unique_id, book, text, script, sorted(others.items())))
         key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
-        files = [voice_files.fingerprint(voice) for voice in filter(None, map(voice_called, names))]
-        return [listed_pronunciations(), _written.number(key), file_stamp(path), *files]
+        stamps = []
+        if script is not False:
+            if path and path.suffix.lower() != ".epub":
+                text = _script_in(path)[0]
+            stamps = voice_stamps(*script_names(text or ""))
+        return [listed_pronunciations(), _written.number(key), file_stamp(path), *stamps]
 
     @classmethod
     def execute(

@@ -9,7 +9,6 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..engine import Cast, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt, words_json
-from . import voice_files
 from .comfy import audio, types, widgets
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
@@ -29,7 +28,7 @@ from .speak import (
     srt_output,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voice_stamps, voices_input, voices_of
 from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -106,9 +105,7 @@ class HiggsTTSDialogue(io.ComfyNode):
 
         A linked script is None.
         """
-        head, names = script_names(script or "")
-        files = filter(None, map(voice_called, [*head.values(), *names]))
-        return [listed_pronunciations(), is_used(*WORDS), *(voice_files.fingerprint(path) for path in files)]
+        return [listed_pronunciations(), is_used(*WORDS), *voice_stamps(*script_names(script or ""))]
 
     @classmethod
     def execute(

@@ -27,7 +27,6 @@ from ..engine import (
     words_by_turn,
     words_json,
 )
-from . import voice_files
 from .comfy import audio, folders, types
 from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
@@ -50,7 +49,7 @@ from .speak import (
     sampling_inputs,
     with_player,
 )
-from .speakers import by_name, even_loudness_input, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_stamps, voices_input, voices_of
 from .voice import transcript_warnings
 from .word_times import srt_words_input, words_if_needed, words_output
 
@@ -135,15 +134,10 @@ class HiggsTTSLines(io.ComfyNode):
         """
         known = [text for text in lines if text is not None]
         speakers = {row.speaker for row in read_lines(*known)} if known else set()
-        files = filter(None, map(voice_called, sorted(filter(None, speakers))))
         asked = repr((cls.hidden.unique_id, lines, sorted(others.items())))
         key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
-        return [
-            listed_pronunciations(),
-            is_used(*WORDS),
-            _written.number(key),
-            *(voice_files.fingerprint(path) for path in files),
-        ]
+        stamps = voice_stamps({}, sorted(filter(None, speakers)))
+        return [listed_pronunciations(), is_used(*WORDS), _written.number(key), *stamps]
 
     @classmethod
     def execute(cls, lines: Sequence[str], **others: Sequence[Any]) -> io.NodeOutput:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from comfy_api.latest import io
 
-from ..engine import Cast, Voice, speaker_key
+from ..engine import Cast, HiggsError, Voice, speaker_key
 from . import voice_files
 from .comfy import types
 from .comfy.linked import check_linked
@@ -72,10 +74,7 @@ def voices_of(
         path = voice_called(name)
         return voice_files.load(path, model) if path else None
 
-    def load_declared(name: str) -> Voice:
-        return voice_files.load(voice_called(name) or find_voice(name), model)
-
-    given = cast.assign(speakers, load, load_declared)
+    given = cast.assign(speakers, load, lambda declared: voice_files.load(_find_declared(declared), model))
     given |= lent([speaker for speaker in speakers if speaker not in given])
     without = [speaker for speaker in speakers if speaker not in given]
     if model.engine.planner.card.one_voice and len(speakers) > 1:
@@ -84,3 +83,17 @@ def voices_of(
         for place, speaker in enumerate(without):
             given[speaker] = voice_files.load(clips[place % len(clips)], model)
     return given
+
+
+def voice_stamps(head: Mapping[str, str], names: Iterable[str]) -> list[list]:
+    """Return the fingerprints of the voice files that a script declares in its head or calls by name."""
+    files = list(filter(None, map(voice_called, names)))
+    for declared in head.values():
+        with contextlib.suppress(HiggsError):  # a connected voice, or one that the run reports as missing
+            files.append(_find_declared(declared))
+    return list(map(voice_files.fingerprint, files))
+
+
+def _find_declared(name: str) -> Path:
+    """Return the file of a voice that a script declares. Raises HiggsError if there is none, or several."""
+    return voice_called(name) or find_voice(name)

@@ -28,7 +28,7 @@ from ..engine import (
     speak_cues,
     words_json,
 )
-from . import voice, voice_files
+from . import voice
 from .comfy import audio, types, widgets
 from .comfy.info import info
 from .comfy.linked import check_linked, is_used
@@ -41,7 +41,7 @@ from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
 from .speak import advanced_inputs, check_input, pronunciations_of, retries_input, sampling, sampling_inputs, with_bar
-from .speakers import by_name, even_loudness_input, voice_doubts, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, voice_doubts, voice_stamps, voices_input, voices_of
 from .word_times import srt_words_input, words_output
 
 NAME = "Higgs Subtitles"
@@ -118,14 +118,8 @@ class HiggsTTSSubtitles(io.ComfyNode):
         """
         if srt is None:
             return [listed_pronunciations(), is_used(*WORDS)]
-        head, names = cue_names(subtitle_text(srt)[0])
-        files = filter(None, map(voice_called, [*head.values(), *names]))
-        return [
-            listed_pronunciations(),
-            is_used(*WORDS),
-            fingerprint(srt),
-            *(voice_files.fingerprint(path) for path in files),
-        ]
+        stamps = voice_stamps(*cue_names(subtitle_text(srt)[0]))
+        return [listed_pronunciations(), is_used(*WORDS), fingerprint(srt), *stamps]
 
     @classmethod
     def execute(

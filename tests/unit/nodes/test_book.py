@@ -230,6 +230,23 @@ def test_a_script_finds_its_voices(run, library):
     assert len({voice.name for voice in run.calls[-1][1].values()}) == 2
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize(
+    "named", ["Ben = cleo\nBen: One.", "Ben = input/cleo.wav\nBen: One.", "cleo: One.\ncleo: Two."]
+)
+def test_a_changed_voice_of_a_script_runs_the_node_again(run, library, named, is_file):
+    (run.input / "a.txt").write_text(named, encoding="utf-8")
+    asked = {"book": "a.txt", "text": TEXT} if is_file else {"book": "the text below", "text": named}
+    places = library / "cleo.wav", run.input / "cleo.wav"
+    before = run.node.fingerprint_inputs(**asked, script=True)
+    for path in places:
+        path.write_bytes(b"a clip")
+    after = run.node.fingerprint_inputs(**asked, script=True)
+    assert after == run.node.fingerprint_inputs(**asked, script=True) != before
+    assert run.node.fingerprint_inputs(**asked, script=None) != before, "a linked switch may be on"
+    assert run.node.fingerprint_inputs(**asked) == before, "text that is no script names no voices"
+
+
 def test_stop_ends_the_book(run, interrupted):
     run.mm.stop = True
     with pytest.raises(interrupted):

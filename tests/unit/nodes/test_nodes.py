@@ -616,6 +616,13 @@ class TestDialogue:
         assert run.node.fingerprint_inputs(script, model=None) != before
         assert run.node.fingerprint_inputs(None) == ["", False]
 
+    def test_a_declared_clip_below_input_speaks_again_once_it_has_changed(self, run, tmp_path):
+        script = "Cleo = input/cleo.wav\nBen = 1\nCleo: One.\nBen: Two."
+        assert run.node.fingerprint_inputs(script) == ["", False], "no error yet: Cleo's clip is not there"
+        (tmp_path / "input").mkdir()
+        (tmp_path / "input" / "cleo.wav").write_bytes(b"a clip")
+        assert len(run.node.fingerprint_inputs(script)) == 3
+
     def test_a_script_header_does_not_hide_the_sockets(self, run):
         script = "Cleo = 1\nCleo: One.\n[2] Two.\n[2] Three.\nTOM: Four."
         voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="tom")}

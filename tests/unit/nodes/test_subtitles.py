@@ -105,7 +105,7 @@ def test_the_page_gets_the_whole_sound_at_the_end(run, comfy, load_module):
     assert size == 44 + 2 * 2 * 48_000 * 20, "and the result as it is"
 
 
-def test_voices_are_matched_as_in_a_dialogue(run, library):
+def test_voices_are_matched_as_in_a_dialogue(run, library, tmp_path):
     run(voices={"voice_1": VOICE, "voice_2": OTHER})
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}
     VOICE.save(library / "cleo.safetensors")
@@ -114,6 +114,10 @@ def test_voices_are_matched_as_in_a_dialogue(run, library):
     before = run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT)
     OTHER.save(library / "cleo.safetensors")
     assert run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT) != before
+    before = run.node.fingerprint_inputs("Anna = input/cleo.wav\nTom = 1\n\n" + SRT)
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "cleo.wav").write_bytes(b"a clip")
+    assert run.node.fingerprint_inputs("Anna = input/cleo.wav\nTom = 1\n\n" + SRT) != before
     with pytest.raises(HiggsError, match=r"^Higgs Subtitles: Tom has no voice. Names with a voice: .*Anna"):
         run(voices={"voice_1": replace(VOICE, name="Anna")})
 
