@@ -166,13 +166,14 @@ class HiggsTTSLines(io.ComfyNode):
             raise HiggsError(f"save_as is {str(save_as)[:40]!r}. Choose one of: {', '.join(KINDS)}.")
         params = sampling(settings)
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
-        spoken = [row for row in rows if row.has_words]
+        said_as, planner = pronunciations_of(pronunciations), model.engine.planner
+        spoken = [row for row in rows if planner.is_spoken(said_as.apply(row.text, row.speaker))]
         scene = scene.strip()
         target = target_of(loudness)
         common = model.engine.fingerprint, scene, even_loudness, *([loudness] if target else [])
         speaking = _voices(spoken, voices, model)
         doubts = transcript_warnings(speaking.values())
-        planned = plan(spoken, takes, params, pronunciations_of(pronunciations), speaking, common, save_as)
+        planned = plan(spoken, takes, params, said_as, speaking, common, save_as)
         has_renamed = files.keep_renamed({take.file: take.fingerprint for take in planned.takes})
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)

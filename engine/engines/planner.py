@@ -13,7 +13,7 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
 from ..prompt.builder import PromptBuilder
 from ..prompt.card import ModelCard, read_card
-from ..prompt.script import Turn
+from ..prompt.script import Turn, read_pauses
 from ..prompt.sequences import Prompts
 from ..prompt.spell_out import spell_out
 from ..prompt.tags import TAGS
@@ -51,6 +51,10 @@ class Planner(ABC):
     def knows_tag(self, tag: str) -> bool:
         """True if the model follows a control tag, according to its files."""
         return self.prompts.follows(tag)
+
+    def is_spoken(self, text: str) -> bool:
+        """True if the model speaks a text: it has a letter, a digit, or an effect that the model knows."""
+        return self.prompts.is_spoken(read_pauses(text).text, lambda warning: None)
 
     def notes(self) -> tuple[str, ...]:
         return ()

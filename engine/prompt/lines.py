@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from ..core.config import SamplingParams, range_of
 from ..core.errors import HiggsError, shown
 from .names import speaker_key
-from .script import read_pauses
-from .tags import is_spoken
 
 FIELDS = ("id", "speaker", "text", "seed")
 _KNOWN = f"Columns are {', '.join(FIELDS)}."
@@ -31,10 +29,6 @@ class LinesRow:
     speaker: str
     text: str
     seed: int | None = None
-
-    @property
-    def has_words(self) -> bool:
-        return is_spoken(read_pauses(self.text).text)
 
 
 def read_lines(*texts: str) -> list[LinesRow]:

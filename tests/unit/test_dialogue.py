@@ -278,13 +278,14 @@ def test_a_turn_without_a_word_is_a_pause(embedded, voices):
     turns = embedded.speak_turns(script, voices, PARAMS).turns
     assert [turn.text for turn in turns] == [turn.text for turn in script]
     assert [turn.is_spoken for turn in turns] == [False, True, False, True]
+    assert [embedded.planner.is_spoken(turn.text) for turn in script] == [False, True, False, True]
     before, one, between, two = turns
     assert before.start == one.start == 0, "nothing is silent before the first word"
     assert two.start - one.stop == 1.5 * SAMPLE_RATE and between.start == between.stop == one.stop
     assert between.frames == (one.frames[1], two.frames[0])
 
 
-def test_turns_of_effects_only_are_left_out_for_models_without_tags(written, voices):
+def test_turns_of_effects_only_are_left_out_for_models_without_tags(written, embedded, voices):
     """Higgs Audio v2 has no control tags, so a turn of only an effect is silent there."""
     script = [Turn("Ann", "One apple."), Turn("Ann", "<|sfx:laughter|>"), Turn("Ann", "Two.")]
     with opened(written["v2"]) as engine:
@@ -292,6 +293,8 @@ def test_turns_of_effects_only_are_left_out_for_models_without_tags(written, voi
         with pytest.raises(HiggsError, match=r"no words\. <\|sfx:laughter\|> was left out: Higgs Audio v2"):
             engine.speak_turns(script[1:2], voices, BRIEF)
     assert [turn.is_spoken for turn in speech.turns] == [True, False, True]
+    assert [engine.planner.is_spoken(turn.text) for turn in script] == [True, False, True]
+    assert embedded.planner.is_spoken("<|sfx:laughter|>")
     assert any("<|sfx:laughter|> was left out" in warning for warning in speech.warnings)
 
 

@@ -89,11 +89,6 @@ def test_several_texts_give_one_row_each():
         read_lines("", " ")
 
 
-def test_rows_without_words_are_marked():
-    rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."\ne,<|emotion:anger|>\nf,<|sfx:cough|>')
-    assert [row.has_words for row in rows] == [True, False, False, False, False, True]
-
-
 @pytest.mark.parametrize("text", ["Hello there, text, me later.\nBye.", "{name} is here.\nYes."])
 def test_plain_text_is_not_taken_for_a_sheet(text):
     assert [row.text for row in read_lines(text)] == text.split("\n")

@@ -430,6 +430,16 @@ def test_rows_without_words_load_no_model(run):
         run(" \n")
 
 
+def test_rows_that_the_model_cannot_speak_load_no_model(load_module, written):
+    """Higgs Audio v2 has no effects. One may also come of a pronunciation."""
+    engine = Engine(EngineConfig(str(written["v2"]), device="cpu"))
+    patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "v2")
+    sheet = "id,text\na,<|sfx:laughter|>\nb,[pause 2]\nc,<|prosody:speed_fast|>\nd,Hm\n"
+    given = as_lists(model=patcher, lines=[sheet], pronunciations="Hm = <|sfx:humming|>")
+    report = load_module("lines").HiggsTTSLines.execute(**given).args[1]
+    assert ": 4 skipped.\n" in report and not engine.opened
+
+
 class TestRunsAgain:
     """ComfyUI runs a node again if `fingerprint_inputs` returns something new for these inputs."""
 
