@@ -85,12 +85,18 @@ class Audition:
     def __init__(
         self, engine: Engine, learned: Sequence[Utterance], held_out: Sequence[Utterance], whisper: Path | None = None
     ):
-        self._config, self._device, self._whisper = engine.config, engine.device, whisper
+        self._engine, self._config, self._device, self._whisper = engine, engine.config, engine.device, whisper
         best = max(references(learned), key=lambda one: len(one.codes))
         self._voice = Voice(best.codes, best.text, best.name)
         most = min(_LONGEST, engine.planner.prompts.chunk_seconds)  # each is one chunk
         self.texts = _texts([one.text for one in held_out], most)
         self._likeness = functools.cache(lambda: _likeness_to(engine.checkpoint.codec, held_out[:_COMPARED]))
+
+    @functools.cached_property
+    def _heads(self) -> list[list[int]]:
+        """The untouched model's aligning heads. In the speech of an adapter that babbles, none would be found."""
+        with self._engine as engine:
+            return [[*head] for head in engine.heads()]
 
     def __call__(self, adapter: Path | None, strength: float, on_frame: Callable[[int, int], None]) -> Trial:
         """Speak with an adapter at a strength, or without. Opens an engine for it. on_frame: see `Listener`."""
@@ -122,16 +128,21 @@ class Audition:
         turns = [Turn(speaker, text) for number, text in enumerate(self.texts) for speaker in (_CLIP, str(number))]
         limits = [int(FRAME_RATE * (TOO_LONG * estimate_seconds(turn.text) + _SPARE)) for turn in turns]
         params, listener = SamplingParams(max_frames=max(limits) + 1, retries=0), Listener(on_frame)
-        with Engine(replace(self._config, adapters=adapters)) as engine:
+        engine = Engine(replace(self._config, adapters=adapters))
+        engine.planner.card = replace(engine.planner.card, word_heads=self._heads)
+        is_checked = bool(self._heads or self._config.whisper)
+        with engine:
             speech = engine.speak_turns(turns, {_CLIP: self._voice}, params, None, listener, reuse=False, even=False)
         sizes, wrong, late = [], [], []
         for turn, limit in zip(speech.turns, limits, strict=True):
             start, stop = turn.frames
             sizes.append(len(words_of(turn.text)))
             late += [turn.text] if stop - start > limit else []
-            verdicts = [chunk.verdict for chunk in speech.said if start <= chunk.frames[0] < stop and chunk.verdict]
-            doubts = (doubt.words for verdict in verdicts for doubt in verdict.doubts)
-            wrong.append(sizes[-1] if stop - start > limit else sum(last - first for first, last in doubts))
+            verdicts = [chunk.verdict for chunk in speech.said if start <= chunk.frames[0] < stop]
+            is_other = is_checked and not (verdicts and all(verdicts))  # nothing is said, or something else
+            doubts = (doubt.words for verdict in filter(None, verdicts) for doubt in verdict.doubts)
+            doubtful = sum(last - first for first, last in doubts)
+            wrong.append(sizes[-1] if stop - start > limit or is_other else doubtful)
         if len(late) > _LATE * len(turns):
             return Trial(strength, None, f"“{late[0]}” had not ended after {TOO_LONG:g} times its length")
         return Trial(strength, speech, "", sum(sizes[::2]), [sum(wrong[::2]), sum(wrong[1::2])])

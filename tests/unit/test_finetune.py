@@ -22,6 +22,7 @@ from higgs_tts.engine.finetune.run_state import RunState
 from higgs_tts.engine.talker import FAMILIES
 from higgs_tts.engine.voice import likeness
 from higgs_tts.engine.voice.likeness import likeness_to
+from higgs_tts.engine.words.check import ChunkCheck
 from higgs_tts.engine.words.whisper_check import misheard, misheard_in
 from higgs_tts.tests.peft_files import tree_of
 from higgs_tts.tests.port_files import EMBEDDING, HEAD, port_name
@@ -235,6 +236,23 @@ def test_trials_speak_texts_with_a_clip_and_without_and_count_wrong_words(clips,
     assert told in str(report) and "Without it: " in str(report) and "likeness 0.50" in str(report)
     assert "The 1 trials took" in str(report) and report.listened > 0
     assert "strength 1: " in (tmp_path / "v.md").read_text(encoding="utf-8")
+
+
+def test_all_words_are_wrong_where_the_check_cannot_follow_them(quick, tmp_path, monkeypatch):
+    """Where there is one: by the heads that the untouched model has, else by the model's Whisper. This one mumbles."""
+    with Engine(config(EMBEDDED)) as engine:
+        codes = engine.speak("Good morning.", params=SamplingParams(max_frames=60, retries=0)).codes
+    made = [Utterance("one", "Good morning.", codes)]
+
+    def spoken(**given):
+        return Audition(Engine(config(EMBEDDED, **given)), made, made)(None, 0.0, lambda *_: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkCheck, "verdict", lambda *given: None)
+        assert spoken().wrong == [3, 3]
+    monkeypatch.setattr(Engine, "heads", lambda self: ())
+    assert spoken().wrong == [0, 0]
+    assert spoken(whisper=str(write_whisper(tmp_path / "whisper"))).wrong == [3, 3]
 
 
 def test_texts_are_spoken_again_until_there_are_words_enough(clips, tmp_path, monkeypatch):
