@@ -32,6 +32,7 @@ from . import (
     TrainParams,
     Turn,
     Voice,
+    adapter_files,
     built_in_clip,
     cue_lines,
     cue_summary,
@@ -314,7 +315,7 @@ def train(args: argparse.Namespace) -> int:
         with book_bar() as on_progress:
             report = train_voice(config, args.recordings, args.out, params, whisper, on_progress)
     except KeyboardInterrupt:
-        kept = f"The best LoRA so far is {args.out}. " if args.out.exists() else ""
+        kept = f"The best LoRA so far is {args.out}. " if adapter_files(args.out)[0].is_file() else ""
         print(f"{kept}Run the same command again to continue.", file=sys.stderr)
         raise
     for clip, why in report.refused.items():

@@ -57,8 +57,7 @@ class FileList:
         for file in files:
             path = self.folder / file
             if file in self.listed and path.is_file() and path.stat().st_size != self.listed[file][1]:
-                names = (f"{path.stem}.changed{number or ''}{path.suffix}" for number in itertools.count())
-                kept = next(place for place in map(path.with_name, names) if not place.exists())
+                kept = next(place for place in names_beside(path, "changed") if not place.exists())
                 with write_errors(kept):
                     path.replace(kept)
                 warnings.append(f"{path} was changed after it was written, so it was kept as {kept.name}.")
@@ -98,6 +97,11 @@ class FileList:
             if "note" in entry:
                 self.notes[file] = entry["note"]
         return entries
+
+
+def names_beside(path: Path, word: str) -> Iterator[Path]:
+    """Yield paths for a file that is kept beside its successor: with a word in its name, then with a number, too."""
+    return (path.with_name(f"{path.stem}.{word}{number or ''}{path.suffix}") for number in itertools.count())
 
 
 def write_file(path: Path, data: bytes) -> None:

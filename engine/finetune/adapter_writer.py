@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from safetensors.torch import save as safetensors_bytes
 from ..checkpoint.adapter_files import adapter_files
 from ..core.config import VERSION
 from ..core.errors import HiggsError
-from ..files.file_list import write_errors, write_file
+from ..files.file_list import names_beside, write_errors, write_file
+from ..files.whole_file import replacing
 
 PEFT_PREFIX = "base_model.model."
 _FILE = ".safetensors"
@@ -33,7 +35,7 @@ def write_adapter(
 
     Raises HiggsError if a file cannot be written.
     """
-    weights, settings, *_ = adapter_files(out)
+    weights, settings, card_file = _files(out)
     modules = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors if ".lora_" in name})
     whole = [name.removeprefix(PEFT_PREFIX).removesuffix(".weight") for name in tensors if ".lora_" not in name]
     config = {
@@ -54,7 +56,39 @@ def write_adapter(
         weights, safetensors_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"})
     )
     write_file(settings, (json.dumps(config, indent=2) + "\n").encode())
-    write_file(out / "README.md" if out.is_dir() else out.with_suffix(".md"), _card(base, card).encode())
+    write_file(card_file, _card(base, card).encode())
+
+
+def copy_adapter(source: Path, out: Path) -> None:
+    """Copy what `write_adapter` wrote to another place. Raises HiggsError if a file cannot be written."""
+    for path, place in zip(_files(source), _files(out), strict=True):
+        with write_errors(place), replacing(place) as partial:
+            shutil.copyfile(path, partial)
+
+
+def keep_earlier(out: Path) -> str:
+    """Rename the files that an adapter at `out` will replace. Returns a warning, empty if there are none.
+
+    Raises HiggsError if a file cannot be renamed.
+    """
+    there = [path for path in _files(out) if path.exists()]
+    places = (
+        [other / path.name if out.is_dir() else other.with_suffix(path.suffix) for path in there]
+        for other in names_beside(out, "earlier")
+    )
+    kept = next(paths for paths in places if not any(path.exists() for path in paths))
+    for path, place in zip(there, kept, strict=True):
+        with write_errors(place):
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
+    names = ", ".join(str(place.relative_to(out.parent)) for place in kept)
+    return f"Files that this training would have replaced were kept as {names}." if names else ""
+
+
+def _files(out: Path) -> tuple[Path, Path, Path]:
+    """Return the paths of an adapter's weights, settings and card."""
+    weights, settings, *_ = adapter_files(out)
+    return weights, settings, out / "README.md" if out.is_dir() else out.with_suffix(".md")
 
 
 def _card(base: str, made: Mapping[str, object]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..checkpoint.adapter_files import adapter_files
 from ..checkpoint.talker_layout import port_name
 from ..core.config import FRAME_RATE, EngineConfig, TrainParams
 from ..core.errors import HiggsError, few
@@ -24,7 +25,7 @@ from ..speech.result import duration
 from ..talker import FAMILIES
 from ..words.transcribe import load_whisper
 from . import lessons
-from .adapter_writer import PEFT_PREFIX, check_place, write_adapter
+from .adapter_writer import PEFT_PREFIX, check_place, copy_adapter, keep_earlier, write_adapter
 from .audition import STRENGTHS, Audition, Trial
 from .lessons import Lessons, fits
 from .network import Network
@@ -43,7 +44,8 @@ _FEWEST, _MOST = 200, 2500  # steps
 _WARM_UP = 0.03  # share of the steps over which the rate rises
 TRIALS, APART = 6, 20  # times that texts are spoken, and the fewest steps between two
 _SHIFTS = (0, -2, -1, 1, 2)  # positions
-_CODES, _STATE, _TRIED = "codes.safetensors", "state.safetensors", "tried.safetensors"
+_CODES, _STATE = "codes.safetensors", "state.safetensors"
+_TRIED, _BEST = "tried.safetensors", "best.safetensors"  # LoRAs
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,12 @@ def train(
     """Train a LoRA on the clips in `place`, and write it to `out`, a .safetensors file or a folder.
 
     The best LoRA so far is there from the first trial on, so a run that is stopped keeps it. The same call then goes on
-    after the last trial, to the same weights.
+    after the last trial, to the same weights. Another one begins anew, and renames what it finds there.
 
     Args:
         config: The model. Its device and dtype are those of the training.
         place: A folder of clips, or one recording. See `find_recordings`.
-        out: The LoRA's place. A folder beside it, ending in .training, keeps the clips' codes and the state.
+        out: The LoRA's place. A folder beside it, ending in .training, keeps the clips' codes, the state and the LoRA.
         params: Settings. See `TrainParams`.
         whisper: Whisper's folder, for clips without a transcript, and to listen to trials.
         on_progress: Called before each clip and step. May raise to stop.
@@ -236,7 +238,7 @@ class _Training:
         while state.step < self._params.steps:
             tensors = self._learn(on_progress)
             self._write(self._work / _TRIED, tensors)
-            began, trials = time.monotonic(), []
+            began, trials, is_first = time.monotonic(), [], not state.best_step
             for strength, loss in zip(STRENGTHS, state.history[-1]["held_out_at"], strict=True):
                 trial = listen(self._work / _TRIED, strength)
                 trials.append(trial.entry())
@@ -249,16 +251,21 @@ class _Training:
             state.listened += time.monotonic() - began
             state.history[-1]["trials"] = trials
             if best is not None and state.best_step == state.step:
-                self._write(self._out, tensors)
+                self._write(self._work / _BEST, tensors)
+                if is_first:
+                    state.kept = keep_earlier(self._out)
+                copy_adapter(self._work / _BEST, self._out)
             state.write(self._work / _STATE)
         if not state.best_step:
             raise HiggsError(
                 f"No LoRA was kept, for with each of them speech does not end: {endless}. Check that the "
                 "transcripts are those of the clips, or choose a lower learning rate."
             )
+        if not adapter_files(self._out)[0].is_file():  # somebody moved it away
+            copy_adapter(self._work / _BEST, self._out)
         best = best or listen(self._out, state.best_strength)
         course = state.best_step, state.untouched, state.history, state.listened
-        warnings = [*filter(None, [self._note]), *self._audition.warnings(best, state.untouched)]
+        warnings = [*filter(None, [self._note, state.kept]), *self._audition.warnings(best, state.untouched)]
         return TrainReport(self._out, self._speech, self._refused, *course, best, warnings)
 
     def _learn(self, on_progress: OnProgress) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from higgs_tts.engine import BUILT_IN_CLIPS, EMBEDDED, Adapter, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine import train as train_voice
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.checkpoint.adapter_files import adapter_files
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.core.config import TrainParams
 from higgs_tts.engine.finetune import audition, lessons, train
@@ -112,13 +114,51 @@ def test_a_run_that_goes_on_gives_the_weights_of_one_that_was_never_stopped(
     assert again.best_step == report.best_step and stages[0] == stage and "Learning" not in stages
 
 
-def test_other_settings_begin_anew(written, clips, quick, trials, tmp_path):
+def test_other_settings_begin_anew_and_keep_the_lora_that_was_there(written, clips, quick, trials, tmp_path):
     out = tmp_path / "voice.safetensors"
-    first = train_voice(config(written["v3"]), clips, out, PARAMS)
-    other = train_voice(config(written["v3"]), clips, out, dataclasses.replace(PARAMS, seed=1))
+    first, params = train_voice(config(written["v3"]), clips, out, PARAMS), dataclasses.replace(PARAMS, seed=1)
+    kinds = (".safetensors", ".json", ".md")
+    held = [out.with_suffix(kind).read_bytes() for kind in kinds]
+    with pytest.raises(Stopped):
+        train_voice(config(written["v3"]), clips, out, params, on_progress=stop_at(3))
+    other = train_voice(config(written["v3"]), clips, out, params)
     assert len(other.history) == 2 and other.history != first.history
+    assert [(tmp_path / f"voice.earlier{kind}").read_bytes() for kind in kinds] == held
+    told = "kept as voice.earlier.safetensors, voice.earlier.json, voice.earlier.md."
+    assert any(told in one for one in other.warnings)
     (tmp_path / "voice.training" / "state.safetensors").write_bytes(b"damaged")
     assert train_voice(config(written["v3"]), clips, out, PARAMS).history == first.history
+    assert len([*tmp_path.glob("voice.earlier*.safetensors")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("out", "own"),
+    [
+        ("voice.safetensors", {"voice.md": "voice.earlier1.md", "voice.json": "voice.earlier1.json"}),
+        ("voice", {"voice/README.md": "voice.earlier/README.md"}),
+    ],
+)
+def test_files_of_others_are_kept(written, clips, quick, trials, tmp_path, out, own):
+    (tmp_path / "voice").mkdir()
+    for name in ("voice.earlier.md", *own):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    report = train_voice(config(written["v3"]), clips, tmp_path / out, PARAMS)
+    for name, kept in own.items():
+        assert (tmp_path / kept).read_text(encoding="utf-8") == name != (tmp_path / name).read_text(encoding="utf-8")
+        assert any(str(Path(kept)) in one for one in report.warnings)
+    assert (tmp_path / "voice.earlier.md").read_text(encoding="utf-8") == "voice.earlier.md"
+
+
+@pytest.mark.parametrize("out", ["voice.safetensors", "voice"])
+def test_a_lora_that_was_moved_away_is_put_back(written, clips, quick, trials, tmp_path, out):
+    trials[:] = [heard(0, 0, likeness=0.9)]
+    with pytest.raises(Stopped):
+        train_voice(config(written["v3"]), clips, tmp_path / out, PARAMS, on_progress=stop_at(3))
+    moved = (tmp_path / out).rename(tmp_path / "moved")
+    trials[:] = [heard(0, 0, likeness=0.1)]
+    assert train_voice(config(written["v3"]), clips, tmp_path / out, PARAMS).best_step == 2
+    there, gone = (adapter_files(place)[0].read_bytes() for place in (tmp_path / out, moved))
+    assert there == gone
 
 
 def test_the_adapter_with_fewest_doubts_is_kept_and_an_endless_one_never(written, clips, quick, trials, tmp_path):
@@ -412,7 +452,9 @@ def test_the_terminal_trains(written, clips, quick, trials, tmp_path, capsys):
     assert out.is_file() and out.with_suffix(".json").is_file() and out.with_suffix(".md").is_file()
 
 
-def test_a_stopped_run_tells_how_to_continue(clips, quick, trials, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("out", ["a.safetensors", "a"])
+def test_a_stopped_run_tells_how_to_continue(clips, quick, trials, tmp_path, capsys, monkeypatch, out):
     monkeypatch.setattr(Network, "learn", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert main(["train", str(clips), "--device", "cpu", "--out", str(tmp_path / "a.safetensors"), "--steps", "1"]) != 0
-    assert "Run the same command again to continue." in capsys.readouterr().err
+    assert main(["train", str(clips), "--device", "cpu", "--out", str(tmp_path / out), "--steps", "1"]) != 0
+    told = capsys.readouterr().err
+    assert "Run the same command again to continue." in told and "best LoRA" not in told

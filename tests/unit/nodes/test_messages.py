@@ -86,9 +86,10 @@ def test_every_line_about_a_training_is_translated(keys, load_module):
         for use in USES
     ]
     deaf = "Only words left out or said again were noticed. Choose a Whisper model, which also hears misread ones."
+    kept = "Files that this training would have replaced were kept as a.earlier.safetensors, a.earlier.json."
     speech = "8.7 minutes of speech in 145 clips"
     refused = {"a.wav": "It is silent."}
-    report = TrainReport(Path("anna"), speech, refused, 41, untouched, history, 9.0, trial, [*warnings, deaf])
+    report = TrainReport(Path("anna"), speech, refused, 41, untouched, history, 9.0, trial, [kept, *warnings, deaf])
     model = SimpleNamespace(model=SimpleNamespace(label="higgs"))
     stages = [("Learning", math.nan, math.nan), ("Learning", 5.2, math.nan), ("Learning", 5.2, 60.0)]
     stages += [("Listening", math.nan, seconds) for seconds in (math.nan, 60.0)]
