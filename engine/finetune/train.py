@@ -23,7 +23,7 @@ from ..engines.engine import Engine
 from ..files.file_list import sole_writer
 from ..speech.result import duration
 from ..talker import FAMILIES
-from ..words.transcribe import load_whisper
+from ..words.transcribe import identity_of, load_whisper
 from . import lessons
 from .adapter_writer import PEFT_PREFIX, check_place, copy_adapter, keep_earlier, write_adapter
 from .audition import STRENGTHS, Audition, Trial
@@ -224,7 +224,7 @@ class _Training:
         for one in utterances:
             digest.update(f"\n{one.text}\n".encode() + one.codes.numpy().tobytes())
         self._audition = Audition(engine, self._lessons.learned, self._lessons.held_out, whisper)
-        digest.update(f"{self._audition.texts} {whisper is None}".encode())  # trials can be compared
+        digest.update(f"{self._audition.texts} {whisper and identity_of(whisper)}".encode())  # trials can be compared
         self._state = read_state(work / _STATE, digest.hexdigest())
         self._begun, self._began = time.monotonic(), self._state.step
         self._note = ""

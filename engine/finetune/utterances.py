@@ -25,13 +25,14 @@ from ..prompt.lengths import misfit
 from ..voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, read_clip
 from ..voice.join_clips import pause_cuts
 from ..voice.reference import checked_reference, faults
-from ..words.transcribe import transcriber
+from ..words.transcribe import identity_of, transcriber
 from ..words.whisper_check import passages_heard
 from .recordings import Recording
 from .rows import Utterance
 from .two_voices import voice_changes, with_two_voices
 
 Hear = Callable[[Sequence[Wave], int], list[str]]
+_HEARD_BY = " heard by"  # after a key: the Whisper
 _OTHER_WORDS = "The recording's text does not have the words said here. Correct the text."
 _TWO_VOICES = (
     "Two people seem to speak in it: its pitch and timbre change more than the voice of these clips does. Cut it, and "
@@ -97,14 +98,15 @@ def utterances_of(
 class _Known:
     """Codes, voices and words of recordings and their parts, by key: of an earlier run, or encoded and heard now.
 
-    tensors: codes [T, K] int16, and changes of the voice, see `voice_changes`. texts: words, also those Whisper heard.
-    At the end the file has what was asked for; if it is stopped, all.
+    tensors: codes [T, K] int16, and changes of the voice, see `voice_changes`. texts: words, also those Whisper heard,
+    and which one did. At the end the file has what was asked for; if it is stopped, all.
     """
 
     def __init__(self, file: Path, codec: CodecWeights, device: torch.device, whisper: Path | None):
         self._file, (self.tensors, self.texts) = file, _kept(file)
         self._codec, self._stack = codec.config.name, contextlib.ExitStack()
         self._used: list[str] = []
+        self._whisper = identity_of(whisper) if whisper else ""
         enter = self._stack.enter_context
         self._encode = functools.cache(lambda: enter(open_encoder(codec.config, codec.read("encoder", device), device)))
         self._hear = functools.cache(lambda: enter(transcriber(whisper, device)) if whisper else None)
@@ -116,14 +118,15 @@ class _Known:
         self._stack.close()
         _read.cache_clear()
         names = [*self.tensors] if stopped else [name for key in self._used for name in (key, _voice(key))]
-        words = {name: self.texts[name] for name in names if name in self.texts}
+        words = {name: self.texts[name] for key in names for name in (key, key + _HEARD_BY) if name in self.texts}
         with contextlib.suppress(HiggsError) if stopped else contextlib.nullcontext():  # else it hides what stopped it
             write_file(self._file, safetensors_bytes({name: self.tensors[name] for name in names}, words))
 
     def has(self, part: Recording) -> bool:
-        """True if a part is known, so that `key` reads nothing."""
+        """True if a part is known, so that `key` reads nothing. Another Whisper may hear other words."""
         key = _key(part, self._codec)
-        return {key, _voice(key)} <= self.tensors.keys()
+        is_heard = part.text or self._whisper in ("", self.texts.get(key + _HEARD_BY))
+        return bool(is_heard) and {key, _voice(key)} <= self.tensors.keys()
 
     def key(self, part: Recording) -> str:
         """Return a part's key. Reads and encodes it unless it is known. Raises HiggsError if it cannot be learned."""
@@ -135,6 +138,7 @@ class _Known:
                 if spoiled := faults(check for check in checks if check.name in ("level", "speech")):
                     raise HiggsError(spoiled[0])
             self.texts[key] = part.text or _written(self._hear(), wav, rate)
+            self.texts[key + _HEARD_BY] = self._whisper
             with one_thread():
                 self.tensors[key] = self._encode()(clip).to(torch.int16)
                 self.tensors[_voice(key)] = voice_changes(clip)

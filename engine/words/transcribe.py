@@ -64,6 +64,11 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in _weights(folder))
 
 
+def identity_of(folder: Path) -> str:
+    """Return what tells a Whisper from others without reading it: its folder's name and the bytes of its weights."""
+    return f"{folder.resolve().name} {size_of(folder)}"
+
+
 def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
     """Transcribe a clip [C, S] or [S] of 1 to 30 seconds, in the language Whisper detects.
 

@@ -131,6 +131,15 @@ def test_other_settings_begin_anew_and_keep_the_lora_that_was_there(written, cli
     assert len([*tmp_path.glob("voice.earlier*.safetensors")]) == 2
 
 
+def test_another_whisper_begins_anew(written, clips, quick, trials, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "load_whisper", lambda *given: None)
+    stages = {"small": [], "small again": [], "base": []}
+    for name, told in stages.items():
+        place = clips, tmp_path / "voice.safetensors", PARAMS, tmp_path / name.split()[0]
+        train_voice(config(written["v3"]), *place, lambda progress, told=told: told.append(progress.stage))
+    assert ["Learning" in told for told in stages.values()] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("out", "own"),
     [

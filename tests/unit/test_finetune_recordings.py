@@ -328,6 +328,26 @@ def test_a_stop_is_told_also_if_nothing_can_be_kept(tmp_path, codec):
         utterances_of(find_recordings(tmp_path)[0], codec, CPU, tmp_path / "clip.flac" / "codes", None, stop)
 
 
+def test_another_whisper_writes_down_what_one_has_heard(tmp_path, codec, monkeypatch):
+    """Another name or size is another one. Without one, what was heard stays."""
+    sound(tmp_path / "clips" / "amber")
+    whispers, heard = [tmp_path / name for name in ("a/small", "a/base", "b/base")], []
+    for whisper, size in zip(whispers, (1, 1, 2), strict=True):
+        whisper.mkdir(parents=True)
+        (whisper / "model.safetensors").write_bytes(bytes(size))
+
+    @contextlib.contextmanager
+    def transcriber(folder, device):
+        yield lambda wavs, rate: heard.append(folder) or [TEXT]
+
+    monkeypatch.setattr(utterances, "transcriber", transcriber)
+    recordings, keep = find_recordings(tmp_path / "clips")[0], tmp_path / "codes.safetensors"
+    for whisper in (*whispers, whispers[-1], None, whispers[-1]):
+        (clip,) = utterances_of(recordings, codec, CPU, keep, whisper).utterances
+        assert clip.text == TEXT
+    assert heard == whispers
+
+
 def test_a_clip_in_which_whisper_hears_nothing_is_left_out(tmp_path, codec, monkeypatch):
     @contextlib.contextmanager
     def transcriber(folder, device):
