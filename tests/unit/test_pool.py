@@ -4,11 +4,12 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import HiggsError
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.engines.pool.pool import Member, Pool
 from higgs_tts.engine.engines.pool.session import PoolSession
 from higgs_tts.engine.speech.decoder import Heard, SessionReport
+from higgs_tts.engine.speech.speech_input import SpeechInput
 
 LOST = HiggsError("went away.")
 
@@ -66,6 +67,32 @@ def test_heard_sound_goes_on_with_a_member_of_the_same_kind(members):
     assert [pool.hear(two, Heard(copy, sound(*span)))[0].wav.tolist() for span in ((0, 4), (4, 8))] == [[], [6, 7]]
     (last,) = pool.hear(two, whole(copy, 8, 10))
     assert last.wav.tolist() == [8, 9] and pool.is_done
+
+
+def test_what_the_check_withholds_is_not_heard_when_a_member_is_lost(members, written):
+    pool, heard = Pool(members), []
+    what = SpeechInput((Turn("", "Hello."),), {}, SamplingParams(retries=0))
+    planner = Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)).planner
+    request = planner.request(what, Listener(on_audio=lambda wav: heard.extend(wav.tolist())))
+    _, asked = next(request.stages())
+
+    def tell(outputs):
+        for output in outputs:
+            request.hear(output)
+
+    one, two, _ = members
+    pool.submit(*asked)
+    (copy,) = pool.take(one, 1)
+    tell(pool.hear(one, Heard(copy, sound(0, 6), cleared=4)))
+    assert heard == [0, 1, 2, 3]
+    tell(pool.lose(one, LOST))
+    assert heard == [0, 1, 2, 3]
+    (copy,) = pool.take(two, 1)
+    tell(pool.hear(two, Heard(copy, sound(0, 3), cleared=2)))
+    tell(pool.hear(two, Heard(copy, sound(3, 8), cleared=5)))
+    assert heard == [0, 1, 2, 3, 4]
+    tell(pool.hear(two, whole(copy, 8, 10)))
+    assert heard == [*range(10)] and request.is_settled
 
 
 def test_heard_sound_is_discarded_if_no_member_of_its_kind_is_left(members):

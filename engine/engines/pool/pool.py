@@ -218,4 +218,4 @@ class Pool:
         for sequence in void:
             del self._played[sequence]
         reasons = dict.fromkeys(returned, "") | dict.fromkeys(void, f"{member.label} {why}")
-        return [Heard(one, torch.empty(0), void=reason) for one, reason in reasons.items()]
+        return [Heard(one, torch.empty(0), void=reason, cleared=0) for one, reason in reasons.items()]
