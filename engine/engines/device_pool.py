@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -29,6 +30,8 @@ from .engine import Engine
 from .pool.pool import Member, Pool
 from .pool.session import TICK, PoolSession
 from .speech_api import SpeechAPI
+
+Answer = TypeVar("Answer")
 
 
 def engine_of(config: EngineConfig) -> Engine | Engines:
@@ -137,7 +140,7 @@ class DevicePoolSession(PoolSession):
         self._stage = stage._replace(rows=math.ceil(stage.rows / seats), shared=seats > 1 and not stage.alone)
         self._sessions: list[tuple[Engine, DeviceSession]] = []
         self._drops: dict[Member, list[Decoded]] = {}
-        self._encodings: deque[tuple[Future[Voice], ReferenceClip]] = deque()
+        self._questions: deque[tuple[Future, Callable[[Engine], object]]] = deque()
 
     @property
     def left(self) -> list[Engine]:
@@ -163,13 +166,21 @@ class DevicePoolSession(PoolSession):
             for member, copy in self._pool.drop(*sequences):
                 self._drops.setdefault(member, []).append(copy)
 
+    @property
+    def is_busy(self) -> bool:
+        return super().is_busy or bool(self._questions and self._pool.left)
+
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
-        made: Future[Voice] = Future()
+        return self.ask(lambda engine: engine.encode_voice(*clip))
+
+    def ask(self, question: Callable[[Engine], Answer]) -> Future[Answer]:
+        """Put a question to one of the engines, between two steps, in the thread that holds it."""
+        answer: Future[Answer] = Future()
         with self._changed:
-            self._encodings.append((made, clip))
+            self._questions.append((answer, question))
             self._start(self._pool.start())
             self._changed.notify_all()
-        return made
+        return answer
 
     def _start(self, members: list[Member]) -> None:
         turns = _InTurn(len(members))
@@ -218,27 +229,27 @@ class DevicePoolSession(PoolSession):
             engine.require_open()
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closed or self._encodings or self._pool.has_work(member), timeout=TICK
+                    lambda: self._closed or self._questions or self._pool.has_work(member), timeout=TICK
                 )
 
     def _feed(self, member: Member, engine: Engine, session: DeviceSession):
-        """Submit sequences for the free rows, drop others, and encode a voice, between two steps."""
+        """Submit sequences for the free rows, drop others, and answer a question, between two steps."""
         with self._changed:
             dropped = self._drops.pop(member, ())
             session.drop(*dropped)
             copies = self._pool.take(member, session.room)
-            encoding = self._encodings.popleft() if self._encodings else None
+            asked = self._questions.popleft() if self._questions else None
         session.submit(*copies)
-        if encoding is not None:
-            made, clip = encoding
-            run_into(made, lambda: engine.encode_voice(*clip))
+        if asked is not None:
+            answer, question = asked
+            run_into(answer, lambda: question(engine))
 
     def close(self) -> None:
         super().close()
         for thread in self._threads:
             thread.join()
-        for made, _ in self._encodings:
-            made.set_exception(HiggsError("The model was unloaded before the voice was made. Try again."))
+        for answer, _ in self._questions:
+            answer.set_exception(HiggsError("The model was unloaded while it spoke. Run it again."))
 
 
 def described(parts: Iterable[tuple[str, str]]) -> str:

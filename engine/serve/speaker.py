@@ -16,6 +16,7 @@ import torch
 
 from ..core.config import SamplingParams
 from ..core.errors import HiggsError
+from ..engines.device_pool import DevicePoolSession
 from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
@@ -152,9 +153,17 @@ class SpeakerThread:
         return made
 
     def ask(self, adapter: str, question: Callable[[SpeechAPI], Answer]) -> Future[Answer]:
-        """Put a question to an adapter's engine, between two steps."""
+        """Put a question to an adapter's engine, between two steps; of several devices, to one of their engines."""
         answer: Future[Answer] = Future()
-        self._put(lambda drive: run_into(answer, lambda: question(self._engine)), _failing(answer), adapter)
+
+        def ask(drive: Drive):
+            if isinstance(session := drive.session, DevicePoolSession):  # its threads hold the engines
+                own = session.ask(question)
+                own.add_done_callback(lambda own: run_into(answer, own.result))
+            else:
+                run_into(answer, lambda: question(self._engine))
+
+        self._put(ask, _failing(answer), adapter)
         return answer
 
     def close(self) -> None:

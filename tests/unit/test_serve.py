@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Engines, HiggsError, SamplingParams
 from higgs_tts.engine.audio.loudness import integrated_loudness
 from higgs_tts.engine.engines import engine as engine_module
 
@@ -69,8 +69,8 @@ def alone(config):
 
 
 def test_a_whole_answer_says_when_each_word_is_heard():
-    body = {**SHORT, "response_format": "wav"}
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine, running(engine) as (port, _):
+    body, config = {**SHORT, "response_format": "wav"}, EngineConfig(str(EMBEDDED), device="cpu", context=1024)
+    with Engine(config) as engine, running(engine) as (port, _):
         status, headers, data = ask(port, body=body | {"word_timestamps": True})
         _, told, plain = ask(port, body=body | {"stream": False})
     words = json.loads(headers["x-word-timestamps"])
@@ -78,6 +78,9 @@ def test_a_whole_answer_says_when_each_word_is_heard():
     times = [word[side] for word in words for side in ("start_ms", "end_ms")]
     assert times == sorted(times) and times[-1] <= (len(data) - 44) / 48 + 1
     assert plain == data and not [name for name in told if "word" in name]
+    with Engine(config) as one, Engine(config) as other, running(Engines([one, other])) as (port, speaker):
+        assert speaker.ask("", lambda engine: engine).result(60) in (one, other), "else the next call waits for ever"
+        assert ask(port, body=body | {"word_timestamps": True})[1]["x-word-timestamps"] == headers["x-word-timestamps"]
 
 
 def test_words_that_a_header_cannot_hold_are_named():
