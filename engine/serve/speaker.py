@@ -81,10 +81,11 @@ class _Item(NamedTuple):
     fail: Callable[[BaseException], object]
     adapter: str | None = None  # None: whichever is open
     job: SpeakerJob | None = None
+    is_drop: bool = False  # without a session there is nothing to drop
 
 
 def _failing(future: Future) -> Callable[[BaseException], object]:
-    return lambda error: future.set_running_or_notify_cancel() and future.set_exception(error)
+    return lambda error: future.done() or (future.set_running_or_notify_cancel() and future.set_exception(error))
 
 
 class SpeakerThread:
@@ -102,7 +103,8 @@ class SpeakerThread:
         shared: bool = False,
     ):
         self.engines, self._shared = {"": engine, **adapted}, shared
-        self._adapter, self._is_open, self.changes = "", True, 0  # of the engine that is open, or was last
+        self._adapter: str | None = ""  # of the open engine; None if the last one could not be opened
+        self.changes = 0  # times that another engine was opened
         self._waiting: dict[str, list[_Item]] = {}  # by adapter
         self._began = 0.0  # of the adapter's turn
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -135,11 +137,11 @@ class SpeakerThread:
         return (0, 0) if (drive := self._drive) is None else drive.rows
 
     def speak(self, job: SpeakerJob) -> None:
-        self._put(lambda drive: self._add(drive, job), job.end, job.adapter, job)
+        self._put(lambda drive: self._add(drive, job), job.end, adapter=job.adapter, job=job)
 
     def drop(self, job: SpeakerJob) -> None:
         """Drop a job: it calls no more callbacks, and its row is free at the next step."""
-        self._put(lambda drive: self._drop(drive, job), lambda error: None)
+        self._put(lambda drive: self._drop(drive, job), lambda error: None, is_drop=True)
 
     def encode(self, wav: torch.Tensor, rate: int, transcript: str) -> Future[Voice]:
         """Encode a clip wav [C, S] between two steps."""
@@ -163,7 +165,7 @@ class SpeakerThread:
             else:
                 run_into(answer, lambda: question(self._engine))
 
-        self._put(ask, _failing(answer), adapter)
+        self._put(ask, _failing(answer), adapter=adapter)
         return answer
 
     def close(self) -> None:
@@ -171,11 +173,10 @@ class SpeakerThread:
         self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[Drive], None], fail: Callable[[BaseException], object], *place: Any):
-        if self.broken is not None:
-            fail(self.broken)
-        else:
-            self._wake(_Item(do, fail, *place))
+    def _put(self, do: Callable[[Drive], None], fail: Callable[[BaseException], object], **kind: Any):
+        self._wake(_Item(do, fail, **kind))
+        if self.broken is not None:  # maybe since a moment ago
+            self._fail_inbox(self.broken)
 
     def _wake(self, item: _Item | None):
         self._inbox.put(item)
@@ -185,7 +186,7 @@ class SpeakerThread:
     def _run(self):
         end: BaseException = HiggsError("The server is shutting down.")
         try:
-            while (item := self._next()) is not None and self._serve_from(item):
+            while (adapter := self._next()) is not None and self._serve_from(adapter):
                 pass
         except BaseException as error:
             end = error
@@ -193,55 +194,60 @@ class SpeakerThread:
         finally:
             self.broken = end
             self._fail(end)
-            for item in (item for items in self._waiting.values() for item in items):
-                item.fail(end)
-            if self._adapter and self._is_open:
+            for adapter in [*self._waiting]:
+                self._fail_waiting(adapter, end)
+            self._fail_inbox(end)
+            if self._adapter:
                 self._engine.__exit__(None, None, None)
 
     @property
     def _engine(self) -> SpeechAPI:
-        return self.engines[self._adapter]
+        return self.engines[self._adapter or ""]
 
-    def _next(self) -> _Item | None:
-        """Return the item that has waited for its adapter the longest, or else the next one that comes."""
-        adapter = next(iter(self._waiting), None)
-        if adapter is None:
-            return self._inbox.get()
-        item, *rest = self._waiting.pop(adapter)
-        self._waiting = {adapter: rest, **self._waiting} if rest else self._waiting
-        return item
+    def _next(self) -> str | None:
+        """Return the adapter for which items have waited the longest, or else that of the next item. None: end."""
+        while not self._waiting:
+            if (item := self._inbox.get()) is None:
+                return None
+            if not item.is_drop:
+                self._waiting[(self._adapter or "") if item.adapter is None else item.adapter] = [item]
+        return next(iter(self._waiting))
 
     def _change(self, adapter: str):
-        """Open the engine with an adapter in the place of the open one. Raises what opening raises."""
-        if self._is_open and adapter != self._adapter:
-            self._is_open = False
-            self._engine.__exit__(None, None, None)
-        if not self._is_open:
-            self._adapter = adapter
-            self._engine.__enter__()
-            self._is_open, self.changes = True, self.changes + 1
+        """Open an adapter's engine in the place of the open one. Raises HiggsError and torch.OutOfMemoryError."""
+        if adapter != self._adapter:
+            before, self._adapter = self._adapter, None
+            if before is not None:
+                self.engines[before].__exit__(None, None, None)
+            try:
+                self.engines[adapter].__enter__()
+            except torch.OutOfMemoryError:
+                raise
+            except (OSError, RuntimeError, ValueError) as error:  # such as a file that is gone
+                name = f"The LoRA {adapter}" if adapter else "The model"
+                reason = f"{type(error).__name__}: {error}"
+                raise HiggsError(f"{name} cannot be opened ({reason}). Check its files and try again.") from error
+            self._adapter, self.changes = adapter, self.changes + 1
             with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # word times are then estimated
                 self._engine.heads()  # while nothing is spoken
         self._began = time.monotonic()
 
-    def _serve_from(self, item: _Item) -> bool:
-        """Open a session with this item and serve until idle for a while. False if the thread should end."""
-        taken = False
+    def _serve_from(self, adapter: str) -> bool:
+        """Open a session with what waits for an adapter, and serve until idle. False if the thread should end."""
         try:
-            self._change(self._adapter if item.adapter is None else item.adapter)
+            self._change(adapter)
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 rows = ROWS * self._engine.devices
                 stage = Stage(rows, self._engine.planner.context, shared=self._shared, open=True)
                 with decoder.session(stage) as session:
                     self._drive = drive = Drive(session)
-                    taken = True
-                    for one in (item, *self._waiting.pop(self._adapter, ())):
-                        one.do(drive)
+                    while items := self._waiting[adapter]:
+                        self._do(drive, items.pop(0))
+                    del self._waiting[adapter]
                     return self._serve(drive)
         except (HiggsError, torch.OutOfMemoryError) as error:  # every job of the session failed; retrying may work
-            if not taken:
-                for one in (item, *self._waiting.pop(self._adapter, ())):
-                    one.fail(error)
+            if self._drive is None:  # there was no session
+                self._fail_waiting(adapter, error)
             self._fail(error)
         finally:
             self._drive = None
@@ -269,9 +275,16 @@ class SpeakerThread:
         """Do an item now, or let it wait for its adapter's turn."""
         is_over = item.job and self._waiting and time.monotonic() - self._began > TURN
         if item.adapter is None or (item.adapter == self._adapter and not is_over):
-            item.do(drive)
+            self._do(drive, item)
         else:
             self._waiting.setdefault(item.adapter, []).append(item)
+
+    def _do(self, drive: Drive, item: _Item):
+        try:
+            item.do(drive)
+        except BaseException as error:
+            item.fail(error)
+            raise
 
     def _add(self, drive: Drive, job: SpeakerJob):
         try:
@@ -303,3 +316,14 @@ class SpeakerThread:
         self._requests.clear()
         for job in jobs:
             job.end(error)
+
+    def _fail_waiting(self, adapter: str, error: BaseException):
+        for item in self._waiting.pop(adapter):
+            item.fail(error)
+
+    def _fail_inbox(self, error: BaseException):
+        """Fail what came too late. Called in any thread."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if item := self._inbox.get_nowait():
+                    item.fail(error)

@@ -106,7 +106,8 @@ class Decoder(Protocol):
 def run_into(future: Future, work: Callable[[], object]) -> None:
     """Run a future's work now, unless it was cancelled. Its errors become the future's: others' work goes on.
 
-    Those that are not HiggsError or out-of-memory are wrapped, such as that of a codec file that was moved.
+    Those that are not HiggsError or out-of-memory are wrapped, such as that of a codec file that was moved. Unexpected
+    ones are raised, too.
     """
     if not future.set_running_or_notify_cancel():
         return
@@ -118,3 +119,6 @@ def run_into(future: Future, work: Callable[[], object]) -> None:
         wrapped = HiggsError(f"{type(error).__name__}: {error}")
         wrapped.__cause__ = error
         future.set_exception(wrapped)
+    except BaseException as error:
+        future.set_exception(error)
+        raise

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from higgs_tts.engine import Adapter, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.engines import engine as engine_module
 from higgs_tts.engine.tools.arguments import make_parser
@@ -21,7 +22,7 @@ from higgs_tts.tests.peft_files import write_adapter
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 from higgs_tts.engine.serve import speaker as speaking  # noqa: E402
-from higgs_tts.tests.speech_servers import ask, error_of, running_loop  # noqa: E402
+from higgs_tts.tests.speech_servers import ask, error_of, running_loop, sound_of, wait_for  # noqa: E402
 
 KINDS = {"anna": "plain", "ben": "embedding", "cleo": "whole"}  # the second has a head of its own
 SHORT = {"input": "One apple.", "max_new_tokens": 3, "retries": 0, "response_format": "pcm"}
@@ -165,15 +166,77 @@ def test_texts_of_a_batch_and_of_a_stream_have_their_own_adapters(served, spoken
     assert asyncio.run(talk("dora"))[1]["code"] == "model_not_found"
 
 
-def test_an_adapter_that_cannot_be_opened_fails_its_own_calls(served, spoken, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (HiggsError("The file is gone."), "The file is gone."),
+        (OSError("gone"), "The LoRA ben cannot be opened (OSError: gone). Check its files and try again."),
+        (ValueError("short"), "The LoRA ben cannot be opened (ValueError: short). Check its files and try again."),
+    ],
+)
+def test_an_adapter_that_cannot_be_opened_fails_its_own_calls(served, spoken, monkeypatch, error, told):
     port, _, engines = served
-    monkeypatch.setattr(engines["ben"], "open", lambda: (_ for _ in ()).throw(HiggsError("The file is gone.")))
+    monkeypatch.setattr(engines["ben"], "open", lambda: (_ for _ in ()).throw(error))
     for name in ("anna", "ben", "cleo", "ben", ""):
         answer = ask(port, body={**SHORT, "seed": 4, "model": f"embedded:{name}".rstrip(":")})
         if name == "ben":
-            assert answer[0] == 500 and error_of(answer)["message"] == "The file is gone."
+            assert answer[0] == 500 and error_of(answer)["message"] == told
         else:
             assert answer[2] == spoken[name, 4]
+
+
+def test_after_one_that_cannot_be_opened_a_drop_opens_nothing_and_a_clip_the_base_engine(config, monkeypatch):
+    adapted, ends, opened, engine = engines_of(config), [], [], Engine(config)
+
+    def fail():
+        opened.append("ben")
+        raise HiggsError("The file is gone.")
+
+    monkeypatch.setattr(adapted["ben"], "open", fail)
+    job = speaking.SpeechJob("One apple.", ends.append, adapter="ben")
+
+    def failed(times):
+        engine.open()
+        speaker = speaking.SpeakerThread(engine, adapted=adapted)
+        speaker.speak(job)
+        wait_for(lambda: len(ends) == times)
+        return speaker
+
+    try:
+        speaker = failed(1)
+        speaker.drop(job)
+        speaker.close()
+        assert opened == ["ben"] and not speaker.changes and not engine.opened
+        speaker = failed(2)
+        clip = torch.from_numpy(sound_of("One apple.", seconds=2))[None]
+        assert len(speaker.encode(clip, 24_000, "One apple.").result(60).codes)
+        speaker.close()
+        assert opened == ["ben"] * 2 and speaker.changes == 1 and engine.opened
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("where", ["decoding", "encode_voice", "planner"])
+def test_an_error_that_ends_the_thread_reaches_all_who_wait(config, monkeypatch, where):
+    ready, ends = threading.Event(), []
+
+    def fail(*_):
+        assert ready.wait(60)
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    with Engine(config) as engine:
+        monkeypatch.setattr(*((engine.planner, "request") if where == "planner" else (engine, where)), fail)
+        speaker = speaking.SpeakerThread(engine)
+        for _ in range(2):
+            speaker.speak(speaking.SpeechJob("One apple.", ends.append))
+        made = speaker.encode(torch.from_numpy(sound_of("One apple.", seconds=2))[None], 24_000, "")
+        ready.set()
+        with pytest.raises(TypeError, match="a mistake"):
+            made.result(60)
+        speaker.close()
+        speaker.speak(speaking.SpeechJob("One apple.", ends.append))
+        assert [str(error) for error in ends] == ["a mistake"] * 3
 
 
 def test_a_call_that_waits_for_its_adapter_can_be_dropped(config):
