@@ -1,5 +1,6 @@
 """The pack's exception, and formatting of values in its messages, which users read."""
 
+import copyreg
 import reprlib
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +14,13 @@ class HiggsError(Exception):
 
 # ComfyUI shows an exception's qualified name before its text, and this module's name contains the pack's path.
 HiggsError.__module__ = "builtins"
+
+
+def _again(*args: object) -> HiggsError:
+    return HiggsError(*args)
+
+
+copyreg.pickle(HiggsError, lambda error: (_again, error.args))  # pickle would look for the class in builtins
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _LINE

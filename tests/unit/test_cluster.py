@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import platform
 import subprocess
 import sys
@@ -122,6 +123,10 @@ class FakeRay(types.ModuleType):
 
     def get(self, promise):
         answer = next(self._answers)
+        if isinstance(answer, Exception):  # that a task raised
+            error = self.exceptions.RayTaskError(str(answer))
+            error.cause = answer
+            raise error
         if isinstance(answer, str):
             raise self.exceptions.RayError(answer)
         return answer
@@ -169,6 +174,29 @@ def test_a_worker_s_death_is_reported_with_ray_s_reason(seats_of):
     (change,) = seats.changes()
     assert change.replaces is server and seats.servers == [change.came] and not change.note and not seats.is_waiting
     assert str(seats.none_left(())).startswith("All workers of the Ray cluster are lost. Try again;")
+
+
+def test_a_worker_that_cannot_be_opened_leaves_the_others_at_work(seats_of):
+    here, there = about("model", "here", 7), about("model", "there", 8)
+    seats, _, ray = seats_of(here, there, OSError("No such file."), about("model", "there", 9), count=2)
+    seats.gather()
+    seats.lose(seats.servers[1], Broken("closed the connection."))
+    (change,) = seats.changes()
+    assert change.note.endswith("process 8, died; the other workers took over its part. Ray's reason: No such file.")
+    (change,) = seats.changes()
+    assert seats.servers[1] is change.came and len(ray.killed) == 1
+
+
+def test_a_worker_s_own_error_is_raised_at_the_start_and_later_the_reason_for_its_loss(seats_of):
+    here, error = about("model", "here", 7), pickle.loads(pickle.dumps(HiggsError("The file is damaged.")))
+    seats, *_ = seats_of(error)
+    with pytest.raises(HiggsError, match=r"^The file is damaged\.$"):
+        seats.gather()
+    seats, *_ = seats_of(here, error)
+    seats.gather()
+    seats.lose(seats.servers[0], Broken("closed the connection."))
+    seats.begin()
+    assert not seats.servers and "The file is damaged." in str(seats.none_left(()))
 
 
 def test_a_worker_that_only_went_silent_goes_on(seats_of):

@@ -63,7 +63,7 @@ class Seat:
             self.actor = self.hire()
         self.server, self.requested, self.opening = None, time.monotonic(), self.actor.open.remote()
 
-    def died(self, error: RayError) -> None:
+    def died(self, error: BaseException) -> None:
         """Request another worker, unless too many have died."""
         self.give_up(f" Ray's reason: {reason_of(error)}")
         self.deaths.append(time.monotonic())
@@ -130,10 +130,11 @@ class Seats(ServerSource):
         before, name = seat.about, seat.name
         try:
             about: About = ray.get(seat.opening)
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, HiggsError) else error) from None
         except RayError as error:
-            seat.died(error)
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, HiggsError):
+                raise cause from None
+            seat.died(cause)
             seat.about = None
             return f"{name} died; the other workers took over its part.{seat.reason}" if seat.lost else ""
         if self.fingerprint not in ("", about.wire.fingerprint):
@@ -235,7 +236,7 @@ def _state(seat: Seat, is_silent: bool) -> dict[str, object]:
     return {"state": "not answering" if is_silent else "running", **who}
 
 
-def reason_of(error: RayError) -> str:
+def reason_of(error: BaseException) -> str:
     """Return Ray's message on one line, without the indented list of ids and addresses."""
     lines = [line.strip() for line in str(error).splitlines() if not line[:1].isspace()]
     words = " ".join(filter(None, lines)) or type(error).__name__
