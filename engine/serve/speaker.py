@@ -292,8 +292,10 @@ class SpeakerThread:
             drive.add(request, stages)
         except HiggsError as error:
             job.end(Refused(str(error)))
-            return
-        self._spoken[request], self._requests[job] = job, request
+        except torch.OutOfMemoryError as error:
+            job.end(error)
+        else:
+            self._spoken[request], self._requests[job] = job, request
 
     def _drop(self, drive: Drive, job: SpeakerJob):
         if request := self._requests.pop(job, None):

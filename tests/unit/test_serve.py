@@ -381,6 +381,25 @@ def test_a_failing_engine_answers_waiting_calls_and_serves_the_next(another, bef
     assert "shutting down" in str(ends[2])
 
 
+def test_a_job_without_memory_to_begin_ends_alone(another, monkeypatch):
+    ends, begin = {}, SpeechJob.begin
+
+    def fail(job, planner):
+        if job.text == "Two.":
+            raise torch.OutOfMemoryError("planted")
+        return begin(job, planner)
+
+    monkeypatch.setattr(SpeechJob, "begin", fail)
+    speaker = SpeakerThread(another)
+    try:
+        for text in ("One.", "Two."):
+            speaker.speak(SpeechJob(text, lambda end, text=text: ends.update({text: end}), params=PARAMS))
+        wait_for(lambda: len(ends) == 2)
+    finally:
+        speaker.close()
+    assert isinstance(ends["Two."], torch.OutOfMemoryError) and ends["One."]().frames
+
+
 class TestStarting:
     def test_serving_other_machines_needs_a_key(self, engine, monkeypatch):
         monkeypatch.delenv("HIGGS_TTS_API_KEY", raising=False)
