@@ -106,7 +106,7 @@ def operations(made: Path) -> dict[str, Operation]:
     def lines(folder: Path, version: int):
         files = LineFiles(folder)
         wanted = {f"a/{name}.wav": (f"{version}", bytes([version]) * 9000) for name in "xy"}
-        files.put({name: one for name, one in wanted.items() if not files.has(name, one[0])})
+        files.put({name: one for name, one in wanted.items() if not files.has(name, one[0])}, {})
 
     def outputs(folder: Path, version: int):
         args = [f"--out={folder / 'a.flac'}", f"--srt-out={folder / 'a.srt'}", f"--codes={folder / 'a.npy'}"]
