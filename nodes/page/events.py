@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ class Run:
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
-        fields = {"said": said, "retakes": self.retakes, "doubts": list(self.doubts)}
+        digest = zlib.crc32(self.said.encode("utf-16-le", "surrogatepass"))  # as web/js/digest.js
+        fields = {"said": said, "digest": digest, "retakes": self.retakes, "doubts": list(self.doubts)}
         return {"id": self.id, **place, "seed": seed, **fields}
 
 
@@ -92,7 +94,7 @@ def heard(
 ) -> Iterator[LiveSound | None]:
     """Yield the running node's sound for the page that queued it, or None if no page listens.
 
-    seed: the node's, if it and the other inputs reproduce the sound. said: the beginning of the text. retakes: the
+    seed: the node's, if it and the other inputs reproduce the sound. said: the text, or how it begins. retakes: the
     node's. doubts: about the voices.
     """
     server = getattr(PromptServer, "instance", None)  # scripts run nodes without a server

@@ -44,6 +44,14 @@ def start_of(listener, sentence):
     return round(next(word["start"] for word in listener.words if word["sentence"] == sentence) * RATE)
 
 
+def open_box(listener, word):
+    """Play from a word, pause, and press ↻."""
+    listener.page.locator(".higgs-word").nth(word).click()
+    listener.until("playing")
+    listener.page.locator(".higgs-play").click()
+    listener.page.locator(".higgs-open-again").click()
+
+
 def take_again(listener):
     """Press the button of the open box, and return the node's output [n] once the sentence was heard."""
     page = listener.page
@@ -118,18 +126,12 @@ def test_a_sentence_is_taken_again_and_the_rest_stays(spoken):
     marked = {word["word"] for word in spoken.words if word.get("doubt") == "again"}
     assert not marked & {"Two", "pears"}
 
-    page.locator(".higgs-word").nth(7).click()
-    spoken.until("playing")
-    page.locator(".higgs-play").click()
-    page.locator(".higgs-open-again").click()
+    open_box(spoken, 7)
     twice = take_again(spoken)
     assert value(spoken, "retakes") == "2:2"
     assert_rest_is_kept(spoken, once, twice, 2)
 
-    page.locator(".higgs-word").nth(20).click()
-    spoken.until("playing")
-    page.locator(".higgs-play").click()
-    page.locator(".higgs-open-again").click()
+    open_box(spoken, 20)
     assert page.locator(".higgs-sentence").inner_text() == "Four nuts are left."
     both = take_again(spoken)
     assert value(spoken, "retakes") == "2:2, 4:1"
@@ -145,6 +147,17 @@ def test_an_earlier_run_is_kept_with_its_retakes(spoken):
     page.locator(".higgs-takes .higgs-keep").nth(2).click()
     assert value(spoken, "retakes") == "2:1"
     page.keyboard.press("Escape")
+
+
+def test_retakes_of_another_text_are_not_kept(spoken):
+    page, seed = spoken.page, value(spoken, "seed")
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "text", TEXT.partition(" ")[2]])
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "seed", seed + 1])
+    page.locator(".higgs-open-takes").click()
+    page.locator(".higgs-takes .higgs-keep").nth(1).click()
+    page.keyboard.press("Escape")
+    assert (value(spoken, "seed"), value(spoken, "retakes")) == (seed, "")
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "text", TEXT])
 
 
 def test_another_text_or_seed_has_no_retakes(spoken):
@@ -166,3 +179,37 @@ def test_another_text_or_seed_has_no_retakes(spoken):
     spoken.until_done()
     assert page.evaluate("runs.at(-1).retakes") == "1:1" and value(spoken, "seed") != seed
     assert value(spoken, "retakes") == ""
+
+
+def test_no_sentence_of_another_text_is_taken_again(spoken):
+    page, text = spoken.page, value(spoken, "text")
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "text", text.partition(". ")[2]])
+    open_box(spoken, 7)
+    assert page.locator(".higgs-again").is_disabled()
+    assert page.locator(".higgs-again").get_attribute("title") == "The text has changed. Run the node again."
+    page.keyboard.press("Escape")
+    page.evaluate(WRITE, ["HiggsTTSSpeak", "text", text])
+    page.locator(".higgs-open-again").click()
+    assert page.locator(".higgs-again").is_enabled()
+    page.keyboard.press("Escape")
+
+
+def test_no_sentence_of_a_list_of_texts_is_taken_again(spoken):
+    page = spoken.page
+    page.evaluate("""() => {
+        const lines = LiteGraph.createNode("HiggsProbeLines")
+        lines.pos = [1000, 1200]
+        app.graph.add(lines)
+        lines.widgets[0].value = "One apple is on the table.\\nTwo pears are in the bowl."
+        const speak = app.graph._nodes.find(({ type }) => type === "HiggsTTSSpeak")
+        lines.connect(0, speak, speak.inputs.findIndex(({ name }) => name === "text"))
+    }""")
+    spoken.start()
+    spoken.until_done()
+    spoken.until("ended")
+    assert page.evaluate("runs.at(-1).prompt === runs.at(-2).prompt")
+    open_box(spoken, 1)
+    assert page.locator(".higgs-again").is_disabled()
+    told = page.locator(".higgs-again").get_attribute("title")
+    assert told == "Retakes would apply to the whole list. Connect a single item of it."
+    page.keyboard.press("Escape")

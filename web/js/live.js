@@ -4,7 +4,7 @@ import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
 import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
-import { hasRetakes, hasRetakesOf, problemOfRetakes, sentenceOf, setRetakes, takeAgain } from "./retakes.js"
+import { hasRetakes, hasRetakesOf, keepRetakes, problemOfRetakes, sentenceOf, takeAgain } from "./retakes.js"
 import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { Sound } from "./sound.js"
 import { openTakeList } from "./take_list.js"
@@ -101,12 +101,24 @@ function show(node, player) {
 }
 
 /**
+ * True if a run's node ran more than once in its prompt, for a list of inputs.
+ * @param {import("./server.js").Run} run
+ */
+function isOfList({ id, node, prompt }) {
+    const others = players.map(({ player }) => player.sound.run).filter((run) => run.id !== id)
+    return others.some((run) => run.node === node && run.prompt === prompt)
+}
+
+/**
  * @param {import("../../tests/web/comfy").Node} node
  * @returns {import("./player_view.js").Retakes}
  */
 function retakesOf(node) {
     return {
-        problem: (run) => problemOfRetakes(node, run),
+        problem: (run) =>
+            isOfList(run)
+                ? say("Retakes would apply to the whole list. Connect a single item of it.")
+                : problemOfRetakes(node, run),
         onAgain: (run, sentence) => takeAgain(node, run, sentence),
     }
 }
@@ -150,7 +162,7 @@ function takeOf(entry, node, view) {
         keep() {
             if (seed === null) return
             keepSeed(node, seed)
-            setRetakes(node, retakes)
+            keepRetakes(node, sound.run)
             entry.wasKept = true
         },
         changes: [player],

@@ -1,5 +1,6 @@
 // Takes a sentence again by a node's widget "retakes": "3:1, 7:2" is the third sentence once, and the seventh twice.
 import { app } from "./comfy.js"
+import { digestOf } from "./digest.js"
 import { isLinked, setWidget, widgetOf } from "./graph.js"
 import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { once } from "./retake_counts.js"
@@ -18,20 +19,40 @@ export function hasRetakes(node) {
 }
 
 /**
+ * True if the node's own text differs from a run's. Another node's text is not known here.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ */
+function hasOtherText(node, { digest }) {
+    const widget = widgetOf(node, "text") ?? widgetOf(node, "script")
+    return widget !== undefined && !isLinked(node, widget.name) && digestOf(widget.value) !== digest
+}
+
+/**
+ * A run's retakes, none if the node has another text: the numbers would mean other sentences.
+ * @param {Node} node
+ * @param {import("./server.js").Run} run
+ */
+function retakesOf(node, run) {
+    return run.retakes && hasOtherText(node, run) ? "" : run.retakes
+}
+
+/**
  * True if the node's next run has a run's retakes.
  * @param {Node} node
  * @param {import("./server.js").Run} run
  */
-export function hasRetakesOf(node, { retakes }) {
-    return (widgetOf(node, "retakes")?.value ?? "") === retakes
+export function hasRetakesOf(node, run) {
+    return (widgetOf(node, "retakes")?.value ?? "") === retakesOf(node, run)
 }
 
 /**
+ * Writes a run's retakes into a node.
  * @param {Node} node
- * @param {string} retakes
+ * @param {import("./server.js").Run} run
  */
-export function setRetakes(node, retakes) {
-    setWidget(node, "retakes", retakes)
+export function keepRetakes(node, run) {
+    setWidget(node, "retakes", retakesOf(node, run))
 }
 
 /**
@@ -43,6 +64,7 @@ export function problemOfRetakes(node, run) {
     if (run.seed === null) return say("This run cannot be repeated from its seed alone.")
     if (isLinked(node, "retakes")) return say("The retakes come from another node. Set them there.")
     if (widgetOf(node, "check")?.value === false) return say("Turn on check to take sentences again.")
+    if (hasOtherText(node, run)) return say("The text has changed. Run the node again.")
     return problemOfSeed(node)
 }
 
@@ -57,7 +79,7 @@ export function takeAgain(node, run, sentence) {
     const before = hasSeed(node, run.seed) ? String(widgetOf(node, "retakes")?.value ?? "") : run.retakes
     const retakes = once(before, sentence)
     keepSeed(node, run.seed)
-    setRetakes(node, retakes)
+    setWidget(node, "retakes", retakes)
     asked.set(node, { sentence, seed: run.seed, retakes })
     app.queuePrompt(0, 1)
 }
@@ -82,7 +104,7 @@ app.registerExtension({
             const callback = widget.callback
             widget.callback = function (value, ...rest) {
                 const answer = callback?.call(this, value, ...rest)
-                if (widget.value !== before) setRetakes(node, "") // the numbers mean other sentences now
+                if (widget.value !== before) setWidget(node, "retakes", "") // the numbers mean other sentences now
                 before = widget.value
                 return answer
             }

@@ -3,10 +3,10 @@ import { api } from "./comfy.js"
 
 /**
  * Playable run of a node. workflow: the graph's id, if the queueing page sent one; seed: reproduces the sound, null if
- * none does; said: beginning of its text; retakes: sentences taken again, see retake_counts.js; doubts: about its
- * voices.
+ * none does; said: beginning of its text; digest: of its whole text, see digest.js; retakes: sentences taken again, see
+ * retake_counts.js; doubts: about its voices.
  * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string,
- *     retakes: string, doubts?: string[]}} Run
+ *     digest: number, retakes: string, doubts?: string[]}} Run
  */
 
 /**

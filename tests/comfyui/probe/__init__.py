@@ -225,10 +225,24 @@ class Fail(Dump):
         raise RuntimeError("probe: it fails")
 
 
+class Lines:
+    """The lines of a text as a list."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_IS_LIST = ("STRING",), "run", "probe", (True,)
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"text": ("STRING", {"multiline": True})}}
+
+    def run(self, text):
+        return (text.splitlines(),)
+
+
 NODE_CLASS_MAPPINGS = {
     "HiggsProbeFail": Fail,
     "HiggsProbeDump": Dump,
     "HiggsProbePressure": Pressure,
     "HiggsProbeClone": Clone,
     "HiggsProbeBadAudio": BadAudio,
+    "HiggsProbeLines": Lines,
 }

@@ -98,6 +98,14 @@ def test_a_run_carries_its_seed_its_retakes_and_how_its_text_begins(server, ask,
     assert second["said"].startswith("One two. Three.") and len(second["said"]) <= 80
 
 
+@pytest.mark.parametrize("text, digest", [("Grüße, 声音 😀 " * 9, 567214605), ("a\ud800", 718673308)])
+def test_a_run_carries_the_digest_of_its_whole_text(server, ask, speak, text, digest):
+    """As in tests/web/digest.test.mjs."""
+    listen(ask, "me")
+    speak(text)
+    assert [run["digest"] for run in ask("runs", client="me").data] == [digest]
+
+
 @pytest.mark.parametrize(
     "sent, told",
     [
