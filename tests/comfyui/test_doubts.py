@@ -194,6 +194,16 @@ def test_no_sentence_of_another_text_is_taken_again(spoken):
     page.keyboard.press("Escape")
 
 
+def test_a_later_run_with_the_same_retakes_is_heard_from_its_start(spoken):
+    open_box(spoken, 7)
+    take_again(spoken)
+    spoken.page.evaluate(WRITE, ["HiggsTTSSpeak", "temperature", 0.7])  # ComfyUI runs nothing twice
+    spoken.start()
+    spoken.until_done()
+    spoken.until("ended")
+    assert compare(spoken.heard(), spoken.said())[1]
+
+
 def test_no_sentence_of_a_list_of_texts_is_taken_again(spoken):
     page = spoken.page
     page.evaluate("""() => {

@@ -85,13 +85,15 @@ export function takeAgain(node, run, sentence) {
 }
 
 /**
- * Sentence for which a run was queued, if any.
+ * Returns and forgets the sentence for which a run was queued, if any: later runs may have the same retakes.
  * @param {Node} node
  * @param {import("./server.js").Run} run
  */
 export function sentenceOf(node, run) {
     const was = asked.get(node)
-    return was?.seed === run.seed && was.retakes === run.retakes ? was.sentence : undefined
+    if (was?.seed !== run.seed || was.retakes !== run.retakes) return undefined
+    asked.delete(node)
+    return was.sentence
 }
 
 app.registerExtension({
