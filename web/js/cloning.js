@@ -4,7 +4,7 @@ import { Clip } from "./clip.js"
 import { ClipView, HEIGHT } from "./clip_view.js"
 import { MOST } from "./clip_wave.js"
 import { app } from "./comfy.js"
-import { addElement, isLinked, setWidget, sourceOf, widgetOf } from "./graph.js"
+import { addElement, after, isLinked, setWidget, sourceOf, widgetOf } from "./graph.js"
 import { Recorder } from "./recorder.js"
 import { checksOf, partAddress, recordingOf } from "./server.js"
 import { isDownload, Transcription, whisper } from "./transcript.js"
@@ -54,9 +54,9 @@ class Cloning {
             }
         }
         // Values and links of a saved node are set after it is created.
-        this.#chain("onConfigure", () => setTimeout(() => this.look()))
-        this.#chain("onConnectionsChange", () => setTimeout(() => this.look())) // once the link is there
-        this.#chain("onRemoved", () => this.#close())
+        after(node, "onConfigure", () => setTimeout(() => this.look()))
+        after(node, "onConnectionsChange", () => setTimeout(() => this.look())) // once the link is there
+        after(node, "onRemoved", () => this.#close())
         node.onDragOver = (event) => Boolean(event.dataTransfer?.types.includes("Files"))
         node.onDragDrop = (event) => {
             const file = event.dataTransfer?.files[0]
@@ -65,19 +65,6 @@ class Cloning {
         }
         this.view.element.addEventListener("pointerenter", () => this.look()) // Load Audio may have another file now
         this.look()
-    }
-
-    /**
-     * @param {string} name of the node's method
-     * @param {() => void} act
-     */
-    #chain(name, act) {
-        const hooks = /** @type {any} */ (this.node)
-        const before = hooks[name]
-        hooks[name] = function (/** @type {any[]} */ ...given) {
-            before?.apply(this, given)
-            act()
-        }
     }
 
     /** @param {string} name */

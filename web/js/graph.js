@@ -48,6 +48,21 @@ export function speakerOf(id, types = SPEAKERS) {
 }
 
 /**
+ * Has a function called after one of a node's methods.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {"onConfigure" | "onConnectionsChange" | "onRemoved"} name
+ * @param {() => void} act
+ */
+export function after(node, name, act) {
+    const hooks = /** @type {any} */ (node)
+    const before = hooks[name]
+    hooks[name] = function (/** @type {any[]} */ ...given) {
+        before?.apply(this, given)
+        act()
+    }
+}
+
+/**
  * True if an input is linked to another node.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} name

@@ -1,6 +1,6 @@
 // Players on the nodes that speak. Each shows the latest run of its node.
 import { api, app } from "./comfy.js"
-import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
+import { addElement, after, graphId, graphOf, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
 import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
@@ -82,11 +82,7 @@ function show(node, player) {
         view = new PlayerView(() => showTakes(node), hasRetakes(node) ? retakesOf(node) : null)
         views.set(node, view)
         addElement(node, "player", view.element, HEIGHT)
-        const onRemoved = node.onRemoved
-        node.onRemoved = function () {
-            onRemoved?.apply(this)
-            queueMicrotask(silenceLost) // undo recreates all nodes
-        }
+        after(node, "onRemoved", () => queueMicrotask(silenceLost)) // undo recreates all nodes
     }
     const before = view.player
     if (before === player) return

@@ -1,7 +1,7 @@
 // Shows the chosen voice on Higgs Load Voice, plays it, and opens the list of voices.
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
-import { addElement, modelOf, setWidget, widgetOf } from "./graph.js"
+import { addElement, after, modelOf, setWidget, widgetOf } from "./graph.js"
 import { voices } from "./server.js"
 import { inWords } from "./times.js"
 import { hearButton, openVoiceList } from "./voice_list.js"
@@ -57,12 +57,10 @@ function addStrip(node) {
         callback?.apply(this, given)
         tell()
     }
-    const onRemoved = node.onRemoved
-    node.onRemoved = function () {
+    after(node, "onRemoved", () => {
         tellers.delete(node)
         hear.silence()
-        onRemoved?.apply(this)
-    }
+    })
     tellers.set(node, tell)
     tell()
 }
