@@ -43,6 +43,12 @@ DROP = """([name, data]) => {
     }
 }"""
 CHECKS = """() => [...document.querySelectorAll(".higgs-check")].map(({ textContent }) => textContent)"""
+TYPE = """([name, value]) => {
+    const { widgets } = app.graph._nodes.find(({ type }) => type === "HiggsTTSVoice")
+    const widget = widgets.find((one) => one.name === name)
+    widget.value = value
+    widget.callback?.(value)
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +192,7 @@ def test_a_voice_is_saved_by_keyboard(browser):
     for path in voices.glob("Mia*"):
         path.unlink()
     drop(browser, "mia.flac", "clara")
-    page.evaluate("""() => {
-        const node = app.graph._nodes.find((node) => node.type === "HiggsTTSVoice")
-        const widget = node.widgets.find(({ name }) => name === "transcript")
-        widget.value = "Hello, I am Mia, and this is how I speak today."
-        widget.callback?.(widget.value)
-    }""")
+    page.evaluate(TYPE, ["transcript", "Hello, I am Mia, and this is how I speak today."])
     says(browser, "This clip is good.")
     page.locator(".higgs-clip .higgs-save").focus()
     page.keyboard.press("Enter")
@@ -237,6 +238,39 @@ def test_whisper_writes_the_transcript_after_one_click(browser):
     (inputs,) = [n["inputs"] for n in history["prompt"][2].values() if n["class_type"] == "HiggsTTSTranscribe"]
     assert inputs["start"] == 0.5 and inputs["whisper"] == "tiny"
     assert said == history["outputs"]["higgs-transcript"]["text"][0].strip()
+    assert browser.faults == []
+
+
+# Whisper's answer, as ComfyUI tells it.
+SAID = """app.api.dispatchCustomEvent("executed", {
+    node: "higgs-transcript", prompt_id: "listening", output: { text: ["What Whisper has heard."] },
+})"""
+
+
+def test_whisper_s_words_replace_no_others_and_are_of_no_other_clip(browser):
+    page = browser.page
+    drop(browser, "meanwhile.flac", "nora")
+    page.evaluate("""() => {
+        const node = LiteGraph.createNode("HiggsTTSTranscribe")
+        node.pos = [40, 420]
+        app.graph.add(node)
+        node.widgets.find(({ name }) => name === "whisper").value = "tiny"
+    }""")
+    page.route("**/prompt", lambda route: route.fulfill(json={"prompt_id": "listening"}))
+    for name, value in (("transcript", "Typed meanwhile."), ("start", 0.5)):
+        with page.expect_response("**/prompt"):
+            page.locator(".higgs-transcribe").click()
+        says(browser, "Whisper is listening")
+        page.evaluate(TYPE, [name, value])
+        page.wait_for_timeout(600)  # the part is checked, which says nothing now
+        page.evaluate(SAID)
+        says(browser, "The clip or its transcript has changed. Press Transcribe again.")
+        assert transcript(browser) == "Typed meanwhile."
+    with page.expect_response("**/prompt"):
+        page.locator(".higgs-transcribe").click()
+    page.evaluate(SAID)
+    until(browser, transcript="What Whisper has heard.")
+    page.unroute("**/prompt")
     assert browser.faults == []
 
 

@@ -97,6 +97,11 @@ class Cloning {
         return hasMore ? words.split("\n")[0] : words
     }
 
+    /** What Whisper listens to, and what its words would replace. */
+    get #given() {
+        return JSON.stringify([this.#source, this.#part, this.#value("transcript")])
+    }
+
     /** @param {[text: string, isProblem?: boolean]} said */
     #tell = (...said) => this.view.tell(...said)
 
@@ -246,11 +251,14 @@ class Cloning {
                 this.#tell(say("Whisper is missing. Press Transcribe again to download it (1.0 GB)."))
                 return
             }
-            const part = this.#part
+            const [part, given] = [this.#part, this.#given]
             this.#transcription = new Transcription()
             this.#showState()
             this.#tell(say("Whisper is listening, as soon as ComfyUI's queue lets it..."))
             const words = (await this.#transcription.words(part, choice)).trim()
+            if (this.#given !== given) {
+                throw new Error(say("The clip or its transcript has changed. Press Transcribe again."))
+            }
             this.#transcription = null
             const others = this.#value("transcript").split("\n").slice(1) // of more clips
             setWidget(
