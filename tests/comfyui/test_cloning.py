@@ -312,6 +312,70 @@ def test_a_workflow_of_before_the_clip_loads_unchanged(browser):
     assert browser.faults == []
 
 
+# Keeps the microphones that the page opens, once `allow()` is called.
+STREAMS = """() => {
+    [window.streams, window.asked] = [[], 0]
+    const allowed = new Promise((resolve) => { window.allow = resolve })
+    navigator.mediaDevices.getUserMedia = async function (...given) {
+        asked += 1
+        await allowed
+        streams.push(await MediaDevices.prototype.getUserMedia.apply(this, given))
+        return streams.at(-1)
+    }
+}"""
+OPEN = "() => streams.filter((stream) => stream.getTracks().some(({ readyState }) => readyState === 'live')).length"
+REMOVE = "() => app.graph.remove(app.graph._nodes.find(({ type }) => type === 'HiggsTTSVoice'))"
+IS_SILENT = "async () => (await import('/extensions/ComfyUI-Higgs-TTS/js/turns.js')).isSilent()"
+LISTED = """name => app.graph._nodes.find(({ type }) => type === "HiggsTTSVoice").widgets
+    .find(({ name }) => name === "clip").options.values.includes(name)"""
+
+
+@pytest.fixture
+def microphones(browser):
+    """A page that counts its open microphones."""
+    browser.page.evaluate(STREAMS)
+    yield browser
+    browser.page.evaluate("() => { delete navigator.mediaDevices.getUserMedia }")
+    assert browser.faults == []
+
+
+def test_a_second_press_opens_no_second_microphone(microphones):
+    page = microphones.page
+    for _ in range(2):
+        page.locator(".higgs-record").click()
+    page.evaluate("() => allow()")
+    says(microphones, "Speak 5 to 15 seconds")
+    assert page.evaluate("asked") == page.evaluate(OPEN) == 1
+    page.locator(".higgs-record").click()
+    page.wait_for_function(f"() => ({OPEN})() === 0")
+
+
+def test_no_microphone_stays_on_for_a_node_that_is_removed_first(microphones):
+    page = microphones.page
+    page.locator(".higgs-record").click()
+    page.evaluate(REMOVE)
+    page.evaluate("() => allow()")
+    page.wait_for_function(f"() => streams.length === 1 && ({OPEN})() === 0")
+
+
+def test_a_recording_outlives_its_node(microphones):
+    """As undo and another workflow end it: the file is kept, no node is changed, and the next sound may play."""
+    page, inputs = microphones.page, microphones.comfy.base / "input"
+    saved, before = page.evaluate("() => app.graph.serialize()"), set(inputs.glob("recording*"))
+    page.locator(".higgs-record").click()
+    page.evaluate("() => allow()")
+    page.wait_for_function("() => parseFloat(document.querySelector('.higgs-seconds').textContent) > 1")
+    assert not page.evaluate(IS_SILENT)
+    with page.expect_response("**/upload/image"):
+        page.evaluate("saved => app.loadGraphData(saved)", saved)
+    assert page.evaluate(OPEN) == 0 and page.evaluate(IS_SILENT)
+    (kept,) = set(inputs.glob("recording*")) - before
+    assert soundfile.info(kept).duration > 1
+    page.wait_for_function(LISTED, arg=kept.name)
+    page.wait_for_timeout(200)
+    assert values(microphones)["clip"] == "the audio input"
+
+
 REFUSING = "navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('no', 'NotAllowedError'))"
 
 

@@ -29,6 +29,8 @@ class Cloning {
     #clip = null
     /** @type {Transcription | null} */
     #transcription = null
+    #isOpening = false // the microphone
+    #isClosed = false // the node is gone
     #mayDownload = false
     #timer = 0
     #asked = 0 // number of the last request
@@ -212,9 +214,13 @@ class Cloning {
     }
 
     async #startRecording() {
+        if (this.#isOpening) return
+        this.#isOpening = true
         this.#clip?.stop()
         try {
-            const recorder = (this.#recorder = await Recorder.open())
+            const recorder = await Recorder.open()
+            if (this.#isClosed) return void recorder.stop()
+            this.#recorder = recorder
             begin(this.#turn)
             recorder.addEventListener("level", () => {
                 this.view.showLevel(recorder.level)
@@ -227,6 +233,8 @@ class Cloning {
             this.#showState()
         } catch (error) {
             this.#tellError(error)
+        } finally {
+            this.#isOpening = false
         }
     }
 
@@ -275,12 +283,11 @@ class Cloning {
     }
 
     #close() {
+        this.#isClosed = true
         clearTimeout(this.#timer)
         this.#clip?.stop()
         this.#transcription?.stop()
-        const recorder = this.#recorder
-        this.#recorder = null
-        recorder?.stop()
+        this.#keepRecording()
     }
 }
 
