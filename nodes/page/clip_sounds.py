@@ -22,11 +22,12 @@ from ...engine import (
     wav_bytes,
     write_file,
 )
-from ..library.clip_files import read_recording
+from ..library.clip_files import SUFFIXES, read_recording
 from ..library.voice_folders import SAVED, numbered, voice_target
 
 _PEAKS = 600  # numbers of an outline
 _CLIP, _WORDS = ".wav", ".txt"
+_TAKEN = (SAVED, *SUFFIXES, _WORDS, ".reference.txt")  # of voices and their texts
 
 
 def outline_of(name: str) -> dict:
@@ -71,9 +72,10 @@ def save(name: str, part: ClipParams, transcript: str, voice: str) -> str:
 
 def _free(target: Path, data: bytes, words: str) -> Path:
     """Return the first numbered name that no voice has, or that has this one already."""
+    names = {other.name.lower() for other in target.parent.glob("*")}
     for number in count(1):
         path = numbered(target, number)
-        if not any(path.with_suffix(suffix).exists() for suffix in (_CLIP, _WORDS, SAVED)):
+        if names.isdisjoint(f"{path.stem}{suffix}".lower() for suffix in _TAKEN):
             return path
         if (
             path.is_file()

@@ -212,6 +212,26 @@ def test_a_voice_is_saved_by_keyboard(browser):
     assert browser.faults == []
 
 
+def test_a_voice_whose_transcript_is_linked_is_saved_without_it_and_the_page_says_so(browser):
+    page, voices = browser.page, browser.comfy.base / "models" / "voices"
+    for path in voices.glob("Nia*"):
+        path.unlink()
+    drop(browser, "nia.flac", "clara")
+    page.evaluate("""() => {
+        const text = LiteGraph.createNode("PrimitiveStringMultiline")
+        text.pos = [40, 420]
+        app.graph.add(text)
+        const voice = app.graph._nodes.find(({ type }) => type === "HiggsTTSVoice")
+        text.connect(0, voice, voice.inputs.findIndex(({ name }) => name === "transcript"))
+    }""")
+    says(browser, "This clip is good.")
+    page.locator(".higgs-clip .higgs-save").press("Enter")
+    page.keyboard.type("Nia")
+    page.keyboard.press("Enter")
+    says(browser, "Saved as Nia.wav without the linked transcript. Higgs Save Voice keeps both.")
+    assert [path.name for path in voices.glob("Nia*")] == ["Nia.wav"] and browser.faults == []
+
+
 def transcript(browser):
     return values(browser)["transcript"]
 

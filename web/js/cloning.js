@@ -92,11 +92,11 @@ class Cloning {
         return { clip: this.#name, start: Number(this.#value("start")), length: Number(this.#value("length")) }
     }
 
-    /** Words of the clip as far as the page knows them. More clips have a line each. */
+    /** Words of the clip, null if they come from another node. More clips have a line each. */
     get #words() {
-        const hasMore = isLinked(this.node, "more_clips.audio_2")
-        const words = isLinked(this.node, "transcript") ? "" : String(this.#value("transcript"))
-        return hasMore ? words.split("\n")[0] : words
+        if (isLinked(this.node, "transcript")) return null
+        const words = String(this.#value("transcript"))
+        return isLinked(this.node, "more_clips.audio_2") ? words.split("\n")[0] : words
     }
 
     /** What Whisper listens to, and what its words would replace. */
@@ -161,9 +161,9 @@ class Cloning {
         const number = ++this.#asked
         const words = this.#words
         try {
-            const { checks, misfit } = await checksOf(this.#part, words)
+            const { checks, misfit } = await checksOf(this.#part, words ?? "")
             if (number !== this.#asked || this.#recorder || this.#transcription) return
-            this.view.showChecks(checks, misfit || (words ? "" : say("Now enter its words into transcript.")))
+            this.view.showChecks(checks, misfit || (words === "" ? say("Now enter its words into transcript.") : ""))
         } catch (error) {
             if (number === this.#asked) this.#tellError(error)
         }

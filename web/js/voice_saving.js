@@ -20,7 +20,7 @@ addStyle(`
 /**
  * @param {HTMLElement} below
  * @param {import("./server.js").Part} part
- * @param {string} transcript
+ * @param {string | null} transcript null if another node has it
  * @param {(text: string) => void} onSaved
  */
 export function openVoiceSaving(below, part, transcript, onSaved) {
@@ -42,9 +42,13 @@ export function openVoiceSaving(below, part, transcript, onSaved) {
         event.preventDefault()
         button.disabled = true
         try {
-            const saved = await saveVoice(part, transcript, name.value)
+            const saved = { name: await saveVoice(part, transcript ?? "", name.value) }
             close()
-            onSaved(say("Saved as {name} in models/voices.", { name: saved }))
+            onSaved(
+                transcript === null
+                    ? say("Saved as {name} without the linked transcript. Higgs Save Voice keeps both.", saved)
+                    : say("Saved as {name} in models/voices.", saved),
+            )
             await app.refreshComboInNodes()
         } catch (error) {
             says.textContent = translatedLines(error instanceof Error ? error.message : String(error))

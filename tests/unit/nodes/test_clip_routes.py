@@ -88,6 +88,16 @@ def test_saving_never_overwrites_and_saves_the_same_voice_once(ask, inputs, tmp_
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("file", ["me.flac", "me.MP3", "me.mp4", "me.txt", "me.reference.txt", "Me.safetensors"])
+def test_a_name_is_free_if_no_other_voice_or_text_has_it(ask, inputs, tmp_path, file):
+    root = tmp_path / "models" / "voices"
+    root.mkdir(parents=True)
+    (root / file).write_bytes(b"another voice")
+    given = {"clip": "me.flac", "transcript": "One.", "name": "me"}
+    assert [ask("clip/save", given).data["name"] for _ in range(2)] == ["me 2.wav"] * 2
+    assert sorted(path.name for path in root.iterdir()) == sorted([file, "me 2.txt", "me 2.wav"])
+
+
 @pytest.mark.parametrize("name", ["", "gone.wav", "../secret.wav", "/etc/passwd", "C:\\x.wav", "\0"])
 def test_only_recordings_in_the_input_folder_are_read(ask, inputs, name):
     for answer in (ask("clip", name=name), ask("clip/sound", name=name), ask("clip/checks", {"clip": name})):
