@@ -8,6 +8,8 @@ import time
 import uuid
 
 import pytest
+import torch
+from higgs_tts.engine import Voice
 from higgs_tts.tests.templates import TITLES
 
 from .server import TODAY
@@ -256,6 +258,30 @@ def test_a_voice_and_a_player_take_turns_at_the_same_volume(voices):
         ".forEach((node) => app.graph.remove(node))"
     )
     assert page.evaluate(LAST_SOUND)["paused"] and voices.browser.faults == []
+
+
+def test_a_voice_of_another_model_is_told_again_as_the_model_changes(voices):
+    page, path = voices.page, voices.comfy.base / "models" / "voices" / "other.safetensors"
+    Voice(torch.zeros(50, 8, dtype=torch.int64), "Two.", "other", "1+1").save(path)
+    page.evaluate(LOAD, read("dialogue"))
+    page.mouse.move(5, 500)
+    told = page.locator(".higgs-voice").first
+    page.evaluate("""() => {
+        const combo = app.graph._nodes.find(({ type }) => type === "HiggsTTSLoadVoice").widgets[0]
+        combo.value = "other.safetensors"
+        combo.callback?.(combo.value)
+    }""")
+    told.get_by_text("different model").wait_for()
+    page.evaluate(SET, ["HiggsTTSLoadModel", "model", "download: Higgs TTS 3 (4B)"])
+    told.hover()
+    told.get_by_text(" s · Two.").wait_for()
+    page.evaluate("""() => {
+        const node = app.graph._nodes.find(({ type }) => type === "HiggsTTSLoadVoice")
+        node.disconnectInput(node.inputs.findIndex(({ name }) => name === "model"))
+    }""")
+    told.get_by_text("different model").wait_for()
+    path.unlink()
+    assert voices.browser.faults == []
 
 
 def test_a_player_and_preview_audio_take_turns(classic):  # noqa: F811

@@ -41,10 +41,12 @@ function addStrip(node) {
     for (const type of ["pointerdown", "mousedown"]) strip.addEventListener(type, (event) => event.stopPropagation())
     strip.append(hear.button, said, more)
     addElement(node, "about", strip, HEIGHT, 2)
+    let toldFor = "" // model
     const tell = async () => {
         const name = combo.value
-        const voice = (await voices(modelOf(node)).catch(() => [])).find((one) => one.name === name)
-        if (combo.value !== name) return
+        const model = (toldFor = modelOf(node))
+        const voice = (await voices(model).catch(() => [])).find((one) => one.name === name)
+        if (combo.value !== name || toldFor !== model) return
         const problem = translated(voice?.problem ?? "")
         said.textContent = voice
             ? problem || `${inWords(voice.seconds, 1)} · ${voice.transcript || say("no transcript")}`
@@ -57,6 +59,11 @@ function addStrip(node) {
         callback?.apply(this, given)
         tell()
     }
+    const look = () => {
+        if (modelOf(node) !== toldFor) tell()
+    }
+    after(node, "onConnectionsChange", () => setTimeout(look)) // once the link is there
+    strip.addEventListener("pointerenter", look) // Load Model may have another model now
     after(node, "onRemoved", () => {
         tellers.delete(node)
         hear.silence()
