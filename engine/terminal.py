@@ -158,7 +158,7 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
             for speech in speak_arriving(engine, *what, None if outputs else to_stdout, left_out):
                 spoken.append(speech)
         if not spoken:
-            raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
+            raise HiggsError("There is nothing to speak: the text has no letters or digits.")
     finally:  # an error, or an interrupt, loses nothing of what was spoken before
         starts = itertools.accumulate((speech.seconds for speech in spoken), initial=0.0)
         doubts = [doubt.moved(at) for speech, at in zip(spoken, starts, strict=False) for doubt in speech.doubts]
@@ -315,7 +315,7 @@ def train(args: argparse.Namespace) -> int:
         with book_bar() as on_progress:
             report = train_voice(config, args.recordings, args.out, params, whisper, on_progress)
     except KeyboardInterrupt:
-        kept = f"The best LoRA so far is {args.out}. " if adapter_files(args.out)[0].is_file() else ""
+        kept = f"{args.out} is the last LoRA that was kept. " if adapter_files(args.out)[0].is_file() else ""
         print(f"{kept}Run the same command again to continue.", file=sys.stderr)
         raise
     for clip, why in report.refused.items():

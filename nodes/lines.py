@@ -283,7 +283,7 @@ def _write(
             kind, speaker = take.file.rpartition(".")[2], take.row.speaker
             tags = {"title": take.row.id, **({"artist": speaker} if speaker else {}), **workflow_tags(kind, hidden)}
             made[take.file] = take.fingerprint, audio.turn_file(speech, number, kind, tags)
-            alone = speech.turn(number)
+            alone = speech.of_turn(number)
             notes[take.file] = note_of(alone.doubts, alone.checked)
             beside = subtitles_of(take.file)
             if subtitles or beside in files.listed:  # keeps an existing SRT file in step with the sound

@@ -48,11 +48,11 @@ def parts_of(speech: SpeechResult, tail: float, words: Sequence[Word] | None) ->
     stops = [0, *(turn.stop for turn in speech.turns)]
     gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
     gaps[0] += tail
-    by_turn = None if words is None else words_by_turn(speech, words)
+    by_turn = [[]] * len(gaps) if words is None else words_by_turn(speech, words)
     parts = []
-    for number, gap in enumerate(gaps):
-        own, timed = speech.turn(number), [] if by_turn is None else by_turn[number]
-        cues = cues_of(own) if by_turn is None else sentences_of(own, timed)
+    for number, (gap, timed) in enumerate(zip(gaps, by_turn, strict=True)):
+        own = speech.of_turn(number)
+        cues = cues_of(own) if words is None else sentences_of(own, timed)
         parts.append(TurnSpeech(gap, own.wav, cues, timed, [*own.doubts], own.checked))
     return parts
 

@@ -17,9 +17,9 @@ from ..engines.speech_api import SpeechAPI
 from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
-from ..prompt.speakers import most_reference_frames
+from ..prompt.speakers import LEAST_REFERENCE_FRAMES, most_reference_frames
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from ..speech.result import DoubtfulWords, SpeechResult, SpokenTurn, outcome
+from ..speech.result import DoubtfulWords, SpeechResult, outcome
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of, words_by_turn
@@ -118,6 +118,7 @@ class _CueSound(NamedTuple):
 
     @property
     def faults(self) -> tuple[int, int]:
+        """Unchecked chunks, then doubts: fewer are better."""
         return self.checked.count(False), len(self.doubts)
 
 
@@ -159,8 +160,10 @@ class _CueRun:
             for cue, slot, (sound, at_first, pace) in zip(group, slots, self._group(group, slots), strict=True):
                 wav = sound.wav
                 place = timeline.place(len(wav) / SAMPLE_RATE)
-                if not len(wav):  # pronunciations, or a model without tags, left no word
+                checked += sound.checked
+                if not len(wav):  # pronunciations, or a model without tags, left no word, or it said none
                     spoken.append(SpokenCue(replace(cue, turns=()), cue.start, cue.stop))
+                    doubts += [doubt.moved(cue.start) for doubt in sound.doubts]
                     continue
                 wav = with_tempo(wav, place.tempo)
                 stop = place.start + len(wav) / SAMPLE_RATE
@@ -168,7 +171,6 @@ class _CueRun:
                 sounds.append((place.start, wav))
                 timed.append(tuple(moved(sound.words, place.start, place.tempo)))
                 doubts += [doubt.moved(place.start, place.tempo) for doubt in sound.doubts]
-                checked += sound.checked
         warnings += [warning for part in self._parts for warning in part.warnings]
         spoken_cues = iter(spoken)
         every = tuple(next(spoken_cues) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
@@ -198,7 +200,7 @@ class _CueRun:
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
         for (at, pace), sound in zip(again.items(), self._say(faster) if faster else [], strict=True):
             first, seconds, _ = spoken[at]
-            if len(sound.wav) < len(first.wav) and sound.faults <= first.faults:  # not by losing words
+            if 0 < len(sound.wav) < len(first.wav) and sound.faults <= first.faults:  # not by losing words
                 spoken[at] = sound, seconds, pace
         self._voices = self._own | self._voices
         return spoken
@@ -220,27 +222,28 @@ class _CueRun:
         for cue in cues:
             wavs, words, doubts, checked = [gap[:0]], [], [], []
             for number, own in itertools.islice(spans, len(cue)):
-                if speech.turns[number].is_spoken:
-                    wavs += [gap] if len(wavs) > 1 else []
-                    at, turn = sum(map(len, wavs)) / SAMPLE_RATE, speech.turn(number)
-                    words += moved(own, at)
-                    doubts += [one.moved(at) for one in turn.doubts]
-                    checked += turn.checked
-                    wavs.append(turn.wav.cpu())
-                    self._keep_voice(speech, speech.turns[number])
+                turn = speech.of_turn(number)
+                wavs += [gap] if len(turn.wav) and any(map(len, wavs)) else []
+                at = sum(map(len, wavs)) / SAMPLE_RATE
+                words += moved(own, at)
+                doubts += [one.moved(at) for one in turn.doubts]
+                checked += turn.checked
+                wavs.append(turn.wav.cpu())
+                self._keep_voice(speech, number)
             sounds.append(_CueSound(torch.cat(wavs), words, doubts, checked))
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))
         return sounds
 
-    def _keep_voice(self, speech: SpeechResult, turn: SpokenTurn):
-        """Keep a turn as its speaker's voice in later groups, if there is no other."""
-        codes = speech.codes[slice(*turn.frames)]
-        if len(codes) and turn.speaker not in self._voices and turn.speaker not in self._own:
+    def _keep_voice(self, speech: SpeechResult, number: int):
+        """Keep a turn as its speaker's voice in later groups, if it is long enough and there is no other."""
+        speaker, codes = speech.turns[number].speaker, speech.codes[slice(*speech.turns[number].frames)]
+        if len(codes) >= LEAST_REFERENCE_FRAMES and speaker not in self._voices and speaker not in self._own:
             most = most_reference_frames(self._engine.planner.context)
-            transcript = turn.text if speech.complete and len(codes) <= most else None
-            self._own[turn.speaker] = voice_of_speech(codes[:most], transcript, "first cue")
+            said = " ".join(chunk.text for chunk in speech.of_turn(number).said)
+            transcript = said if speech.complete and len(codes) <= most else None
+            self._own[speaker] = voice_of_speech(codes[:most], transcript, "first cue")
 
 
 def _frames(cue: CueTurns) -> int:

@@ -238,8 +238,9 @@ class DevicePoolSession(PoolSession):
             dropped = self._drops.pop(member, ())
             session.drop(*dropped)
             copies = self._pool.take(member, session.room)
-            asked = self._questions.popleft() if self._questions else None
         session.submit(*copies)
+        with self._changed:
+            asked = self._questions.popleft() if self._questions else None
         if asked is not None:
             answer, question = asked
             run_into(answer, lambda: question(engine))

@@ -100,7 +100,7 @@ class FileList:
 
 
 def names_beside(path: Path, word: str) -> Iterator[Path]:
-    """Yield paths for a file that is kept beside its successor: with a word in its name, then with a number, too."""
+    """Yield candidate paths for a file that is kept beside its successor: name.WORD.suffix, name.WORD1.suffix, ..."""
     return (path.with_name(f"{path.stem}.{word}{number or ''}{path.suffix}") for number in itertools.count())
 
 

@@ -71,7 +71,7 @@ def keep_earlier(out: Path) -> str:
 
     Raises HiggsError if a file cannot be renamed.
     """
-    there = [path for path in _files(out) if path.exists()]
+    there = [path for path in dict.fromkeys((*adapter_files(out), *_files(out))) if path.exists()]
     places = (
         [other / path.name if out.is_dir() else other.with_suffix(path.suffix) for path in there]
         for other in names_beside(out, "earlier")

@@ -130,7 +130,7 @@ class Audition:
         params, listener = SamplingParams(max_frames=max(limits) + 1, retries=0), Listener(on_frame)
         engine = Engine(replace(self._config, adapters=adapters))
         engine.planner.card = replace(engine.planner.card, word_heads=self._heads)
-        is_checked = bool(self._heads or self._config.whisper)
+        is_checked = bool(self._heads or self._config.whisper) and not self._whisper  # who hears what else is said
         with engine:
             speech = engine.speak_turns(turns, {_CLIP: self._voice}, params, None, listener, reuse=False, even=False)
         sizes, wrong, late = [], [], []
@@ -139,7 +139,7 @@ class Audition:
             sizes.append(len(words_of(turn.text)))
             late += [turn.text] if stop - start > limit else []
             verdicts = [chunk.verdict for chunk in speech.said if start <= chunk.frames[0] < stop]
-            is_other = is_checked and not (verdicts and all(verdicts))  # nothing is said, or something else
+            is_other = is_checked and not (verdicts and all(verdicts))  # no speech, or not of this text
             doubts = (doubt.words for verdict in filter(None, verdicts) for doubt in verdict.doubts)
             doubtful = sum(last - first for first, last in doubts)
             wrong.append(sizes[-1] if stop - start > limit or is_other else doubtful)

@@ -23,7 +23,7 @@ class RunState:
 
     best: rank of the adapter that was kept, empty if none was, and best_strength the one to use it with. untouched: the
     trial of the model without an adapter. history: one entry per trial, with its step and losses, and its "trials", one
-    per strength. listened: seconds that they took. kept: a warning that earlier files were renamed.
+    per strength. listened: seconds that they took. renamed: a warning that earlier files were renamed.
     """
 
     fingerprint: str
@@ -34,7 +34,7 @@ class RunState:
     untouched: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     listened: float = 0.0
-    kept: str = ""
+    renamed: str = ""
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # NUMBERS -> fp32 on the host; empty at the start
 
     def keep_best(self, strength: float, rank: list[float]) -> bool:

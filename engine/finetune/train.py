@@ -126,7 +126,8 @@ def train(
     """Train a LoRA on the clips in `place`, and write it to `out`, a .safetensors file or a folder.
 
     The best LoRA so far is there from the first trial on, so a run that is stopped keeps it. The same call then goes on
-    after the last trial, to the same weights. Another one begins anew, and renames what it finds there.
+    after the last trial, to the same weights. With other clips or settings it starts over, and renames the files that
+    its first LoRA replaces.
 
     Args:
         config: The model. Its device and dtype are those of the training.
@@ -253,7 +254,7 @@ class _Training:
             if best is not None and state.best_step == state.step:
                 self._write(self._work / _BEST, tensors)
                 if is_first:
-                    state.kept = keep_earlier(self._out)
+                    state.renamed = keep_earlier(self._out)
                 copy_adapter(self._work / _BEST, self._out)
             state.write(self._work / _STATE)
         if not state.best_step:
@@ -265,7 +266,7 @@ class _Training:
             copy_adapter(self._work / _BEST, self._out)
         best = best or listen(self._out, state.best_strength)
         course = state.best_step, state.untouched, state.history, state.listened
-        warnings = [*filter(None, [self._note, state.kept]), *self._audition.warnings(best, state.untouched)]
+        warnings = [*filter(None, [self._note, state.renamed]), *self._audition.warnings(best, state.untouched)]
         return TrainReport(self._out, self._speech, self._refused, *course, best, warnings)
 
     def _learn(self, on_progress: OnProgress) -> dict[str, torch.Tensor]:

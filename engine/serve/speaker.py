@@ -30,6 +30,7 @@ from ..voice.voice import Voice
 ROWS = 64  # on each device, fewer if memory is short; more would make each step longer, also for few callers
 _IDLE = 600.0  # idle seconds until the batch frees its memory, after which a caller waits for it again
 _IDLE_WORKERS = 30.0  # and until workers that were left out are tried again
+_LOST = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # of a lost GPU; torch 2.7 has none
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
 Answer = TypeVar("Answer")
 
@@ -158,14 +159,14 @@ class SpeakerThread:
         """Put a question to an adapter's engine, between two steps; of several devices, to one of their engines."""
         answer: Future[Answer] = Future()
 
-        def ask(drive: Drive):
+        def put(drive: Drive):
             if isinstance(session := drive.session, DevicePoolSession):  # its threads hold the engines
                 own = session.ask(question)
                 own.add_done_callback(lambda own: run_into(answer, own.result))
             else:
                 run_into(answer, lambda: question(self._engine))
 
-        self._put(ask, _failing(answer), adapter=adapter)
+        self._put(put, _failing(answer), adapter=adapter)
         return answer
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ class SpeakerThread:
                 self.engines[before].__exit__(None, None, None)
             try:
                 self.engines[adapter].__enter__()
-            except torch.OutOfMemoryError:
+            except (torch.OutOfMemoryError, _LOST):
                 raise
             except (OSError, RuntimeError, ValueError) as error:  # such as a file that is gone
                 name = f"The LoRA {adapter}" if adapter else "The model"

@@ -104,10 +104,10 @@ class Decoder(Protocol):
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:
-    """Run a future's work now, unless it was cancelled. Its errors become the future's: others' work goes on.
+    """Run a future's work now, unless it was cancelled, and store its result or error.
 
-    Those that are not HiggsError or out-of-memory are wrapped, such as that of a codec file that was moved. Unexpected
-    ones are raised, too.
+    Runtime, file and value errors are stored as HiggsError, such as that of a codec file that was moved. Others than
+    these, HiggsError and out-of-memory errors are raised, too.
     """
     if not future.set_running_or_notify_cancel():
         return

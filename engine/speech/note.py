@@ -10,15 +10,15 @@ from .result import DoubtfulWords
 
 
 def note_of(doubts: Sequence[DoubtfulWords], checked: Sequence[bool]) -> dict[str, Any]:
-    """Return the note of a file. checked: for each of its chunks, if its words were."""
+    """Return the note of a file. checked: True for each of its chunks whose words were checked."""
     return {"doubts": [asdict(doubt) for doubt in doubts], "checked": [*checked]}
 
 
 def read_note(note: Any) -> tuple[list[DoubtfulWords], list[bool]]:
-    """Return the doubts and `checked` of a note. One chunk that nobody checked, if there is none or it is damaged."""
+    """Return a note's doubts, and `checked`. A missing or damaged note counts as one chunk that was not checked."""
     try:
         doubts = [DoubtfulWords(**doubt) for doubt in note["doubts"]]
         "".join(map(str, doubts))  # fails now if it is damaged
         return doubts, [*map(bool, note["checked"])]
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return [], [False]

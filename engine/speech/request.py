@@ -332,5 +332,7 @@ class SpeechRequest:
                     retried.append(Retried(number, part.chunk.text, tuple(attempts.flaws), attempts.number))
                 for one in attempts.repairs:
                     flaws = tuple(one.flaws[one.is_wanted :])  # what is wanted was not tried because of flaws
-                    retried += [Retried(number, one.text, flaws, one.kept - one.is_wanted)] if any(flaws) else []
+                    retried += (
+                        [Retried(number, one.text, flaws, one.kept - one.is_wanted)] if flaws and flaws[0] else []
+                    )
         return tuple(retried)

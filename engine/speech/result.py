@@ -26,12 +26,12 @@ FLAWS = {  # of an attempt
     "unsure": "words may be wrong",
 }
 _PROBLEMS = DOUBTS | {  # of words, or of a chunk that starts with them
-    "limit": "{words} was cut off",
-    "long": "{words} is too long for its text",
-    "short": "{words} is too short for its text",
-    "repeat": "{words} repeats itself",
-    "silence": "{words} falls silent",
-    "level": "{words} is clipped or almost silent",
+    "limit": "the chunk {words} was cut off",
+    "long": "the chunk {words} is too long",
+    "short": "the chunk {words} is too short",
+    "repeat": "the chunk {words} repeats itself",
+    "silence": "the chunk {words} falls silent",
+    "level": "the chunk {words} is clipped or almost silent",
 }
 _QUOTED = 40  # maximum characters of a quoted chunk
 
@@ -80,7 +80,7 @@ class DoubtfulWords:
 
 
 def outcome(doubts: Collection[DoubtfulWords], checked: Collection[bool]) -> str:
-    """Describe how speech came out. checked: for each chunk, if its words were."""
+    """Describe how speech came out. checked: True for each chunk whose words were checked."""
     count, unchecked = len(checked), sum(not one for one in checked)
     if cut := sum(one.kind == "limit" for one in doubts):
         return f"Cut off in {cut} of {count} chunks."
@@ -184,10 +184,17 @@ class SpeechResult:
             doubts += [DoubtfulWords("limit", chunk.text, stop, stop)] if "limit" in chunk.flaws else []
         return tuple(doubts)
 
-    def turn(self, number: int) -> SpeechResult:
+    def of_turn(self, number: int) -> SpeechResult:
         """Return a turn's wav, chunks and doubts, timed from its start. The rest is that of the whole speech."""
         turn = self.turns[number]
-        own = (one for one in self.said if turn.start <= one.start and one.stop <= turn.stop)
+        own = (
+            one
+            for one in self.said
+            if turn.start <= one.start
+            and one.stop <= turn.stop
+            # One without sound may lie where another turn ends.
+            and (one.is_spoken or not turn.is_spoken or turn.start < one.start < turn.stop)
+        )
         chunks = (replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start) for chunk in own)
         return replace(self, wav=self.wav[turn.start : turn.stop], said=tuple(chunks))
 

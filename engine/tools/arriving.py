@@ -16,7 +16,7 @@ from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..files.plain_text import decode_text, tell
 from ..prompt.incoming import IncomingText
-from ..prompt.script import Turn
+from ..prompt.script import Turn, read_pauses
 from ..prompt.speakers import most_reference_frames
 from ..speech.result import SpeechResult
 from ..speech.session_voice import SessionVoice
@@ -78,7 +78,7 @@ def speak_arriving(
     following = SessionVoice(voice, most_reference_frames(engine.planner.context))
     for number, text in enumerate(texts):
         reasons: list[str] = []
-        if not engine.planner.prompts.is_spoken(text, reasons.append):
+        if not engine.planner.prompts.is_spoken(read_pauses(text).text, reasons.append):
             left_out += reasons
             continue
         voices = {} if following.current is None else {"": following.current}

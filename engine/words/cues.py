@@ -29,7 +29,7 @@ def to_srt(speech: SpeechResult, words: Sequence[Word] | None = None, size: int 
 
 def turn_to_srt(speech: SpeechResult, number: int, words: Sequence[Word] | None = None, size: int = 0) -> str:
     """Return one turn of a dialogue like `to_srt`. number: index in `speech.turns`. words: see `words_by_turn`."""
-    return to_srt(speech.turn(number), words, size)
+    return to_srt(speech.of_turn(number), words, size)
 
 
 def sentences_of(speech: SpeechResult, words: Sequence[Word]) -> list[Cue]:

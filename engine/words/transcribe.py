@@ -65,7 +65,7 @@ def size_of(folder: Path) -> int:
 
 
 def identity_of(folder: Path) -> str:
-    """Return what tells a Whisper from others without reading it: its folder's name and the bytes of its weights."""
+    """Return a cheap identity of a Whisper: its folder's name and the size of its weights."""
     return f"{folder.resolve().name} {size_of(folder)}"
 
 

@@ -13,6 +13,7 @@ from ...engine import (
     ClipParams,
     Wave,
     clip_checks,
+    composed,
     cut_clip,
     misfit,
     read_whole,
@@ -72,10 +73,10 @@ def save(name: str, part: ClipParams, transcript: str, voice: str) -> str:
 
 def _free(target: Path, data: bytes, words: str) -> Path:
     """Return the first numbered name that no voice has, or that has this one already."""
-    names = {other.name.lower() for other in target.parent.glob("*")}
+    names = {composed(other.name).lower() for other in target.parent.glob("*")}
     for number in count(1):
         path = numbered(target, number)
-        if names.isdisjoint(f"{path.stem}{suffix}".lower() for suffix in _TAKEN):
+        if names.isdisjoint(composed(f"{path.stem}{suffix}").lower() for suffix in _TAKEN):
             return path
         if (
             path.is_file()

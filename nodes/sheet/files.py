@@ -90,7 +90,7 @@ class LineFiles(FileList):
         }
 
     def put(self, files: dict[str, tuple[str, bytes]], notes: Mapping[str, Any]) -> None:
-        """Write file -> (fingerprint, data), each whole or not at all, and note those in notes. Raises HiggsError.
+        """Write file -> (fingerprint, data), each whole or not at all. notes: file -> its note. Raises HiggsError.
 
         Files written before a failure are recorded.
         """

@@ -132,7 +132,7 @@ def test_a_doubt_is_told_with_its_time_in_the_whole(say_here, tmp_path, capfd, m
 
 def test_what_the_model_cannot_speak_is_left_out_and_named(say_here, tmp_path, capfd, written):
     out, model = tmp_path / "whole.wav", str(written["v2"])
-    assert say_here(b"It is on.\n<|sfx:laughter|>\nGood night.", "--out", str(out), "--model", model) == 0
+    assert say_here(b"It is on.\n[pause 1] <|sfx:laughter|>\nGood night.", "--out", str(out), "--model", model) == 0
     assert "<|sfx:laughter|>" in capfd.readouterr().err and out.is_file()
 
 

@@ -182,7 +182,7 @@ def test_lasting_flaws_are_reported_and_greedy_speech_is_not_retried(engine, bad
     greedy = engine.speak("The first sentence is short.", params=replace(PARAMS, temperature=0.0))
     assert len(greedy.retried[0].flaws) == 1
     for one in (speech, greedy):
-        assert [*map(str, one.doubts)] == ['At 0:00.0, "The first sentence is short." falls silent.']
+        assert [*map(str, one.doubts)] == ['At 0:00.0, the chunk "The first sentence is short." falls silent.']
     assert engine.speak("The first sentence is short.", params=replace(PARAMS, retries=0)).retried == ()
 
 

@@ -870,8 +870,8 @@ def test_speech_that_was_cut_is_told_and_told_again(tmp_path):
         report = narrate(speaker, book, tmp_path, voice)
         assert report.outcome == "Cut off in 2 of 2 chunks."
         told = [str(doubt) for _, doubt in report.doubts]
-        assert told[0] == 'At 0:00.5, "It goes on." falls silent.'
-        assert told[2] == 'At 0:01.5, "It goes on." was cut off.' and len(told) == 6
+        assert told[0] == 'At 0:00.5, the chunk "It goes on." falls silent.'
+        assert told[2] == 'At 0:01.5, the chunk "It goes on." was cut off.' and len(told) == 6
 
 
 _DAMAGED = [

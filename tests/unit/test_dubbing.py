@@ -3,6 +3,7 @@
 import itertools
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -228,14 +229,30 @@ def test_a_last_word_that_is_missing_is_doubted_in_its_own_cue():
     assert speech.outcome == "Spoken to the end; 2 places are doubtful."
 
 
+def test_a_cue_of_which_the_model_says_nothing_is_doubted_once():
+    silent = Spoken()
+    speak_turns = silent.speak_turns
+
+    def says_nothing(*args, **given):
+        speech = speak_turns(*args, **given)
+        said = [replace(one, flaws=("short",) if not one.is_spoken else (), verdict=None) for one in speech.said]
+        return replace(speech, said=tuple(said))
+
+    silent.speak_turns = says_nothing
+    cues = [cue(0, 2, text=words(9)), cue(2, 4, text="..."), cue(4, 6, text=words(9))]
+    cues[1] = replace(cues[1], turns=(Turn("", ""),))
+    speech = speak_cues(silent, cues, fit=PLAIN)
+    assert [(one.kind, one.start) for one in speech.doubts] == [("short", 2.0)] and len(speech.checked) == 3
+
+
 def test_who_says_one_cue_of_a_group_has_the_same_voice_in_the_next(monkeypatch):
     monkeypatch.setattr(speak, "GROUP", 2)
-    cues = [cue(at, at + 1, "Ann" if at % 3 else "Bob", text=words(9, at)) for at in range(6)]
+    cues = [cue(at, at + 1, "Ann" if at % 3 else "Bob", text=words(40, at)) for at in range(6)]
     engine = Spoken(refers=False)
     speak_cues(engine, cues, fit=PLAIN)
     assert [[*voices] for voices in engine.voices] == [[], ["Bob", "Ann"], ["Bob", "Ann"]]
-    assert engine.voices[2]["Bob"] is engine.voices[1]["Bob"] and engine.voices[1]["Bob"].transcript == words(9)
-    assert [len(engine.voices[1][name].codes) for name in ("Bob", "Ann")] == [22, 23]
+    assert engine.voices[2]["Bob"] is engine.voices[1]["Bob"] and engine.voices[1]["Bob"].transcript == words(40)
+    assert [len(engine.voices[1][name].codes) for name in ("Bob", "Ann")] == [100, 100]
 
 
 def test_words_are_where_the_fitted_speech_is():

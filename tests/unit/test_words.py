@@ -151,8 +151,14 @@ def test_what_is_missing_at_the_end_of_a_turn_is_doubted_there():
     found = Verdict("attention", (0,), (Passage((0, 1), (0, 25), (doubt,)),))
     speech = replace(speech, said=(replace(speech.said[0], verdict=found), *speech.said[1:]))
     assert [(one.text, one.start) for one in speech.doubts] == [("two.", 1.0)]
-    assert [[(one.text, one.start) for one in speech.turn(at).doubts] for at in range(3)] == [[("two.", 1.0)], [], []]
-    assert len(speech.turn(2).wav) == RATE and speech.turn(2).said == (replace(speech.said[2], start=0, stop=RATE),)
+    assert [[(one.text, one.start) for one in speech.of_turn(at).doubts] for at in range(3)] == [
+        [("two.", 1.0)],
+        [],
+        [],
+    ]
+    assert len(speech.of_turn(2).wav) == RATE and speech.of_turn(2).said == (
+        replace(speech.said[2], start=0, stop=RATE),
+    )
 
 
 def test_the_terminal_writes_words_and_lines(tmp_path, capsys):
