@@ -154,8 +154,8 @@ def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
     spoken, left_out = [], []
     try:
         with engine_or_servers(args) as engine:
-            what = map(pronunciations.apply, texts), _own_voice(engine, args), params, args.scene
-            for speech in speak_arriving(engine, *what, None if outputs else to_stdout, left_out):
+            given = map(pronunciations.apply, texts), _own_voice(engine, args), params, args.scene
+            for speech in speak_arriving(engine, *given, None if outputs else to_stdout, left_out):
                 spoken.append(speech)
         if not spoken:
             raise HiggsError("There is nothing to speak: the text has no letters or digits.")

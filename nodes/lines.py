@@ -317,9 +317,9 @@ def _report(
             state = "spoken" if take.file in wanted else "unchanged"
             became[state] += 1
             told.append(f"{row.id}: {files.seconds(take.file):.2f} s, {take.file}, {state}")
-            found, known = read_note(files.notes.get(take.file))
-            doubts |= {f"{take.file}: {doubt}": doubt for doubt in found}
-            checked += known
+            own, chunks = read_note(files.notes.get(take.file))
+            doubts |= {f"{take.file}: {doubt}": doubt for doubt in own}
+            checked += chunks
     totals = ", ".join(f"{became[state]} {state}" for state in ("spoken", "unchanged", "skipped") if became[state])
     lead = [f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {files.folder}: {totals}."]
     theirs = [file for take in planned.takes for file in (take.file, subtitles_of(take.file))]
@@ -328,8 +328,8 @@ def _report(
         lead.append(f"Kept {len(others)} files from earlier runs that match no row ({names}).")
     warnings = (*warnings, *filter(None, [files.damage]), *files.changed)
     if speech is not None:
-        found = outcome(doubts.values(), checked), doubts
-        return "\n".join([*lead, describe(speech, model.model.label, warnings, *told, found=found)])
+        result = outcome(doubts.values(), checked), doubts
+        return "\n".join([*lead, describe(speech, model.model.label, warnings, *told, result=result)])
     lead += [outcome(doubts.values(), checked)] if checked else []
     warned = (f"Warning: {warning}" for warning in (*warnings, *doubts))
     return "\n".join([*lead, *warned, *told, f"Model: {model.model.label}"])

@@ -222,10 +222,10 @@ def describe(
     model: str,
     warnings: tuple[str, ...] = (),
     *more: str,
-    found: tuple[str, Iterable[object]] | None = None,
+    result: tuple[str, Iterable[object]] | None = None,
 ) -> str:
-    """Return the info output of one speech. more: the node's own lines. found: outcome and doubts, if not its own."""
-    end, doubts = found or (speech.outcome, speech.doubts)
+    """Return the info output of one speech. more: the node's own lines. result: outcome and doubts, if not its own."""
+    end, doubts = result or (speech.outcome, speech.doubts)
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     chunks += f" ({speech.reused} reused)" if speech.reused else ""
     peak = f" Peak memory: {speech.peak_bytes / 1e9:.1f} GB." if speech.peak_bytes else ""

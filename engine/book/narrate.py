@@ -139,9 +139,9 @@ class _Narration:
         """Return the doubts of all chapters, and for each chunk if its words were checked."""
         doubts, checked = [], []
         for one in self._chapters:
-            found, known = read_note(self._files.notes.get(self._names(one)[0]))
-            doubts += [(one.chapter.title or one.name, doubt) for doubt in found]
-            checked += known
+            own, chunks = read_note(self._files.notes.get(self._names(one)[0]))
+            doubts += [(one.chapter.title or one.name, doubt) for doubt in own]
+            checked += chunks
         return doubts, checked
 
     def _names(self, one: PlannedChapter) -> list[str]:

@@ -241,8 +241,8 @@ class _CueRun:
         speaker, codes = speech.turns[number].speaker, speech.codes[slice(*speech.turns[number].frames)]
         if len(codes) >= LEAST_REFERENCE_FRAMES and speaker not in self._voices and speaker not in self._own:
             most = most_reference_frames(self._engine.planner.context)
-            said = " ".join(chunk.text for chunk in speech.of_turn(number).said)
-            transcript = said if speech.complete and len(codes) <= most else None
+            text = " ".join(chunk.text for chunk in speech.of_turn(number).said)
+            transcript = text if speech.complete and len(codes) <= most else None
             self._own[speaker] = voice_of_speech(codes[:most], transcript, "first cue")
 
 

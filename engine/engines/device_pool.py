@@ -240,9 +240,9 @@ class DevicePoolSession(PoolSession):
             copies = self._pool.take(member, session.room)
         session.submit(*copies)
         with self._changed:
-            asked = self._questions.popleft() if self._questions else None
-        if asked is not None:
-            answer, question = asked
+            pending = self._questions.popleft() if self._questions else None
+        if pending is not None:
+            answer, question = pending
             run_into(answer, lambda: question(engine))
 
     def close(self) -> None:

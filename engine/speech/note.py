@@ -1,4 +1,4 @@
-"""What the check found in a file that is kept, as JSON for its manifest: later runs tell it again."""
+"""Findings of the check in a kept file, as JSON for its manifest, so that later runs report them again."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_every_line_of_a_report_is_translated(keys, load_module):
             (f"One: {doubts[0]}",),
             "Speakers: 1 Anna, 2 (no name)",
             "Saved: output/a.flac.",
-            found=("Complete.", [f"door/who_1.wav: {doubts[0]}"]),
+            result=("Complete.", [f"door/who_1.wav: {doubts[0]}"]),
         ),
         load_module("comfy.info").info(
             outcomes, ["Voice Anna: x"], again, ["Left out: the notes, 2 notes."], "a", "b."
