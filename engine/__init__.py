@@ -92,6 +92,7 @@ from .voice.clip import (
     FILM_SUFFIXES,
     MAX_CLIP_SECONDS,
     MIN_CLIP_SECONDS,
+    TRANSCRIPT_SUFFIXES,
     Wave,
     built_in_clip,
     clip_seconds,

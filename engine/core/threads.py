@@ -32,8 +32,7 @@ def is_slow(device: torch.device, talker_bytes: int) -> bool:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit torch to one thread inside. Calls may overlap in any threads, and be nested; the original count is restored
-    at the end of the outermost.
+    """Limit torch to one thread inside. Calls may overlap and be nested; the original count is restored at the end.
 
     OpenMP keeps a count per thread, and torch keeps one for new threads. So every call sets its own thread's count and
     restores the count from before the first call in flight, not the one it found.

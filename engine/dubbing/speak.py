@@ -19,7 +19,7 @@ from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
 from ..prompt.speakers import LEAST_REFERENCE_FRAMES, most_reference_frames
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from ..speech.result import DoubtfulWords, SpeechResult, outcome
+from ..speech.result import DoubtfulWords, SpeechResult, SpokenTurn, outcome
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice, voice_of_speech
 from ..words.cues import lines_of, words_by_turn
@@ -229,19 +229,19 @@ class _CueRun:
                 doubts += [one.moved(at) for one in turn.doubts]
                 checked += turn.checked
                 wavs.append(turn.wav.cpu())
-                self._keep_voice(speech, number)
+                self._keep_voice(speech.turns[number], turn)
             sounds.append(_CueSound(torch.cat(wavs), words, doubts, checked))
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))
         return sounds
 
-    def _keep_voice(self, speech: SpeechResult, number: int):
-        """Keep a turn as its speaker's voice in later groups, if it is long enough and there is no other."""
-        speaker, codes = speech.turns[number].speaker, speech.codes[slice(*speech.turns[number].frames)]
+    def _keep_voice(self, turn: SpokenTurn, speech: SpeechResult):
+        """Keep a turn's speech as its speaker's voice in later groups, if it is long enough and there is no other."""
+        speaker, codes = turn.speaker, speech.codes[slice(*turn.frames)]
         if len(codes) >= LEAST_REFERENCE_FRAMES and speaker not in self._voices and speaker not in self._own:
             most = most_reference_frames(self._engine.planner.context)
-            text = " ".join(chunk.text for chunk in speech.of_turn(number).said)
+            text = " ".join(chunk.text for chunk in speech.said)
             transcript = text if speech.complete and len(codes) <= most else None
             self._own[speaker] = voice_of_speech(codes[:most], transcript, "first cue")
 

@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.scheduler import Outputs, Scheduler
 from ..device.memory import Peak
-from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage, run_into
+from ..speech.decoder import Answer, Heard, ReferenceClip, SessionReport, Stage, done_now
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.check import ChunkCheck
@@ -126,9 +127,10 @@ class DeviceSession:
                 self._spoken.remove(sequence)
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
-        made: Future[Voice] = Future()
-        run_into(made, lambda: self._decoder.encode(*clip))
-        return made
+        return done_now(lambda: self._decoder.encode(*clip))
+
+    def ask(self, engine: Any, question: Callable[[Any], Answer]) -> Future[Answer]:
+        return done_now(lambda: question(engine))
 
     def wake(self) -> None:
         """Do nothing: a step never waits."""

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 
@@ -19,7 +18,7 @@ from ..core.devices import devices_of
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence as Decoded
 from ..core.threads import one_thread
-from ..speech.decoder import ReferenceClip, SessionReport, Stage, run_into
+from ..speech.decoder import Answer, ReferenceClip, SessionReport, Stage, run_into
 from ..speech.result import SpeechResult
 from ..voice.clip import Wave
 from ..voice.voice import Voice
@@ -30,8 +29,6 @@ from .engine import Engine
 from .pool.pool import Member, Pool
 from .pool.session import TICK, PoolSession
 from .speech_api import SpeechAPI
-
-Answer = TypeVar("Answer")
 
 
 def engine_of(config: EngineConfig) -> Engine | Engines:
@@ -171,9 +168,9 @@ class DevicePoolSession(PoolSession):
         return super().is_busy or bool(self._questions and self._pool.left)
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
-        return self.ask(lambda engine: engine.encode_voice(*clip))
+        return self.ask(None, lambda engine: engine.encode_voice(*clip))
 
-    def ask(self, question: Callable[[Engine], Answer]) -> Future[Answer]:
+    def ask(self, engine: object, question: Callable[[Engine], Answer]) -> Future[Answer]:
         """Put a question to one of the engines, between two steps, in the thread that holds it."""
         answer: Future[Answer] = Future()
         with self._changed:

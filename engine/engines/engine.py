@@ -252,7 +252,7 @@ class Engine(SpeechAPI):
             self._read_heads()
             heads = self._heads
             if self.device.type == "cuda":
-                with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then nothing is checked
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then attention checks nothing
                     heads = self.heads()
             loaded.keep_queries(self.aligned)
             check = functools.partial(ChunkCheck, loaded.talker, self._builder, heads) if heads else None

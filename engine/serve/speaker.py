@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from ..core.config import SamplingParams
 from ..core.errors import HiggsError
-from ..engines.device_pool import DevicePoolSession
 from ..engines.planner import Planner
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
 from ..prompt.speakers import most_reference_frames
-from ..speech.decoder import ReferenceClip, Stage, run_into
+from ..speech.decoder import Answer, ReferenceClip, Stage, run_into
 from ..speech.drive import Drive, Driven, Ended, Stages
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
@@ -32,7 +31,6 @@ _IDLE = 600.0  # idle seconds until the batch frees its memory, after which a ca
 _IDLE_WORKERS = 30.0  # and until workers that were left out are tried again
 _LOST = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # of a lost GPU; torch 2.7 has none
 TURN = 10.0  # seconds in which jobs of one adapter may begin while those of another wait
-Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False)
@@ -146,33 +144,26 @@ class SpeakerThread:
 
     def encode(self, wav: torch.Tensor, rate: int, transcript: str) -> Future[Voice]:
         """Encode a clip wav [C, S] between two steps."""
-        made: Future[Voice] = Future()
-
-        def encode(drive: Drive):
-            own = drive.session.encode_voice(ReferenceClip(wav, rate, transcript))
-            own.add_done_callback(lambda own: run_into(made, own.result))
-
-        self._put(encode, _failing(made))
-        return made
+        return self._begin(lambda drive: drive.session.encode_voice(ReferenceClip(wav, rate, transcript)))
 
     def ask(self, adapter: str, question: Callable[[SpeechAPI], Answer]) -> Future[Answer]:
         """Put a question to an adapter's engine, between two steps; of several devices, to one of their engines."""
-        answer: Future[Answer] = Future()
-
-        def put(drive: Drive):
-            if isinstance(session := drive.session, DevicePoolSession):  # its threads hold the engines
-                own = session.ask(question)
-                own.add_done_callback(lambda own: run_into(answer, own.result))
-            else:
-                run_into(answer, lambda: question(self._engine))
-
-        self._put(put, _failing(answer), adapter=adapter)
-        return answer
+        return self._begin(lambda drive: drive.session.ask(self._engine, question), adapter)
 
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""
         self._wake(None)
         self._thread.join()
+
+    def _begin(self, begin: Callable[[Drive], Future[Answer]], adapter: str | None = None) -> Future[Answer]:
+        """Begin what ends in a future in the speaker's thread, and return a future of the same result."""
+        answer: Future[Answer] = Future()
+
+        def do(drive: Drive):
+            begin(drive).add_done_callback(lambda own: run_into(answer, own.result))
+
+        self._put(do, _failing(answer), adapter=adapter)
+        return answer
 
     def _put(self, do: Callable[[Drive], None], fail: Callable[[BaseException], object], **kind: Any):
         self._wake(_Item(do, fail, **kind))

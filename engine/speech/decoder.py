@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -13,6 +13,8 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+
+Answer = TypeVar("Answer")
 
 
 class Stage(NamedTuple):
@@ -78,6 +80,10 @@ class Session(Protocol):
         """Encode a clip as a voice between two steps. Fails with the errors of `Engine.encode_voice`."""
         ...
 
+    def ask(self, engine: Any, question: Callable[[Any], Answer]) -> Future[Answer]:
+        """Put a question to the session's engine between two steps; of several devices, to the engine of one."""
+        ...
+
     def wake(self) -> None:
         """Make `step` return soon. Thread-safe."""
         ...
@@ -101,6 +107,13 @@ class Decoder(Protocol):
     def session(self, stage: Stage) -> AbstractContextManager[Session]:
         """Return a context manager that holds a stage's memory and decodes it."""
         ...
+
+
+def done_now(work: Callable[[], Answer]) -> Future[Answer]:
+    """Return a future whose work is done now. See `run_into`."""
+    future: Future[Answer] = Future()
+    run_into(future, work)
+    return future
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:

@@ -25,7 +25,7 @@ Wave = torch.Tensor | np.ndarray  # clip [S] or [C, S]
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".m4a", ".aac", ".wma")
 FILM_SUFFIXES = (".mp4", ".mov", ".webm", ".3gp")  # their sound is a clip too
-_TRANSCRIPTS = (".reference.txt", ".txt", ".TXT")  # beside a clip, in order of precedence
+TRANSCRIPT_SUFFIXES = (".reference.txt", ".txt", ".TXT")  # beside a clip, in order of precedence
 BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer clips make cloning unstable; each second takes 25 context positions
@@ -199,7 +199,7 @@ def transcript_of(clip: Path) -> tuple[str, str]:
 
     Raises HiggsError if the file cannot be read.
     """
-    for suffix in _TRANSCRIPTS:
+    for suffix in TRANSCRIPT_SUFFIXES:
         path = clip.with_suffix(suffix)
         if path.is_file():
             try:

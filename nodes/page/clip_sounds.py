@@ -10,6 +10,7 @@ import torch
 
 from ...engine import (
     SAMPLE_RATE,
+    TRANSCRIPT_SUFFIXES,
     ClipParams,
     Wave,
     clip_checks,
@@ -28,7 +29,7 @@ from ..library.voice_folders import SAVED, numbered, voice_target
 
 _PEAKS = 600  # numbers of an outline
 _CLIP, _WORDS = ".wav", ".txt"
-_TAKEN = (SAVED, *SUFFIXES, _WORDS, ".reference.txt")  # of voices and their texts
+_TAKEN = (SAVED, *SUFFIXES, *TRANSCRIPT_SUFFIXES)  # of voices and their texts
 
 
 def outline_of(name: str) -> dict:

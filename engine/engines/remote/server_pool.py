@@ -8,13 +8,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...audio import pcm
 from ...core.config import ServerConfig
 from ...core.errors import HiggsError
 from ...core.sequence import Sequence as Decoded
-from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage, run_into
+from ...speech.decoder import Answer, Heard, ReferenceClip, SessionReport, Stage, done_now, run_into
 from ...voice.voice import Voice
 from ..pool.pool import Member, Pool
 from ..pool.session import TICK, PoolSession
@@ -135,15 +135,17 @@ class ServerPoolSession(PoolSession):
             self._pool.drop(*sequences)
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
-        made: Future[Voice] = Future()
         if self._encode is not None:
-            run_into(made, partial(self._encode, *clip))
-            return made
+            return done_now(partial(self._encode, *clip))
+        made: Future[Voice] = Future()
         with self._changed:
             self._begin()
             self._clips.add(made)
         self._run("voice", self._have_encoded, made, clip)
         return made
+
+    def ask(self, engine: Any, question: Callable[[Any], Answer]) -> Future[Answer]:
+        return done_now(lambda: question(engine))
 
     def _have_encoded(self, made: Future[Voice], clip: ReferenceClip):
         """Have a clip encoded, and wait for a server as long as one may come. In a thread."""

@@ -244,7 +244,7 @@ def test_a_changed_voice_of_a_script_runs_the_node_again(run, library, named, is
     after = run.node.fingerprint_inputs(**asked, script=True)
     assert after == run.node.fingerprint_inputs(**asked, script=True) != before
     assert run.node.fingerprint_inputs(**asked, script=None) != before, "a linked switch may be on"
-    assert run.node.fingerprint_inputs(**asked) == before, "text that is no script names no voices"
+    assert run.node.fingerprint_inputs(**asked) == before, "text that is not a script names no voices"
 
 
 def test_stop_ends_the_book(run, interrupted):
